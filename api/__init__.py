@@ -1,0 +1,1 @@
+"""The HTTP side: queries, the gateway for commands, live updates, the dashboard."""

@@ -1,0 +1,1 @@
+"""The `ledger` command, where everything is put together."""

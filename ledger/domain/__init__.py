@@ -1,0 +1,1 @@
+"""What may happen to a job: pure rules. No I/O, no clock, no chance, no async."""

@@ -1,0 +1,439 @@
+"""The asks. Each is one record of an intake: its type's name in `ce_type`, its fields as JSON.
+
+An unknown field is an error. What a command says at the edge (seconds, RFC 3339) stays so here;
+the rules turn it into integer microseconds once, when they decide.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from ledger.domain.events import Ref
+from ledger.domain.ids import (
+    QUEUE_PATTERN,
+    TYPE_PATTERN,
+    CommandId,
+    Fence,
+    JobId,
+    Micros,
+    QueueName,
+    RuntimeId,
+    Session,
+    StepName,
+)
+
+# --- The shapes of fields, with the bounds of the HTTP contract ---------------------------------
+Queue = Annotated[QueueName, Meta(pattern=QUEUE_PATTERN)]
+Type = Annotated[str, Meta(pattern=TYPE_PATTERN)]
+Id = Annotated[JobId, Meta(max_length=128)]
+Runtime = Annotated[RuntimeId, Meta(min_length=1, max_length=256)]
+Text = Annotated[str, Meta(max_length=2048)]
+Key = Annotated[str, Meta(min_length=1, max_length=256)]
+Scope = Annotated[str, Meta(max_length=256)]
+LabelKey = Annotated[str, Meta(min_length=1, max_length=64)]
+LabelValue = Annotated[str, Meta(max_length=256)]
+Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
+Priority = Annotated[int, Meta(ge=0, le=9)]
+SECONDS_MAX = 10 * 365 * 86_400
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+LeaseSeconds = Annotated[float, Meta(ge=1, le=86_400)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Code = Annotated[str, Meta(min_length=1, max_length=100)]
+FenceNumber = Annotated[Fence, Meta(ge=0)]
+Instant = Annotated[datetime, Meta(tz=True)]
+
+
+class RetryAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a request or template says of retries; the rest is the defaults'."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    backoff_seconds: Annotated[tuple[Seconds, ...], Meta(max_length=50)] | UnsetType = UNSET
+    jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    position: Literal["keep", "tail"] | UnsetType = UNSET
+    retryable_codes: Annotated[tuple[Code, ...], Meta(max_length=100)] | UnsetType = UNSET
+    fatal_codes: Annotated[tuple[Code, ...], Meta(max_length=100)] | UnsetType = UNSET
+
+
+class RequestJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of `POST /v1/jobs`. What is absent is the template's to say, else a default."""
+
+    TYPE: ClassVar[str] = "ledger.job.request.v1"
+    type: Type
+    queue: Queue = QueueName("default")
+    payload: Raw | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+    scope: Scope | UnsetType | None = UNSET
+    priority: Priority | UnsetType = UNSET
+    idempotency_key: Key | None = None
+    run_at: Instant | None = None
+    delay_seconds: Seconds | None = None
+    start_timeout_seconds: Seconds | UnsetType | None = UNSET
+    timeout_seconds: Seconds | UnsetType = UNSET
+    lease_seconds: LeaseSeconds | UnsetType = UNSET
+    retry: RetryAsk | UnsetType = UNSET
+    result_ttl_seconds: Seconds | UnsetType | None = UNSET
+    failed_ttl_seconds: Seconds | UnsetType | None = UNSET
+    template_version: Annotated[int, Meta(ge=1)] | None = None
+    payload_hash: Sha256 | None = None
+    """SHA-256 over the RFC 8785 bytes of `payload`; computed where absent and needed."""
+    payload_ref: Ref | None = None
+
+
+class CancelJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.cancel.v1"
+    job_id: Id
+    reason: Text = ""
+    if_version: int | None = None
+
+
+class RerunJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`original` are the closing facts of a job that its owner has forgotten: its request again."""
+
+    TYPE: ClassVar[str] = "ledger.job.rerun.v1"
+    job_id: Id
+    payload: Raw | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    original: Raw | UnsetType = UNSET
+    if_version: int | None = None
+
+
+class LockJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.lock.v1"
+    job_id: Id
+    runtime_id: Runtime
+    step: StepName | None = None
+
+
+class StartAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.start.v1"
+    job_id: Id
+    fence: FenceNumber
+
+
+class ProgressSaid(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    percent: Percent | None = None
+    phase: Text | None = None
+    message: Text | None = None
+
+
+class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.heartbeat.v1"
+    job_id: Id
+    fence: FenceNumber
+    progress: ProgressSaid | None = None
+    start: bool = True
+
+
+class ReportProgress(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.progress.v1"
+    job_id: Id
+    fence: FenceNumber
+    percent: Percent | None = None
+    phase: Text | None = None
+    message: Text | None = None
+
+
+class SubmitResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`output_hash` is SHA-256 over the RFC 8785 bytes of `output`; computed where absent."""
+
+    TYPE: ClassVar[str] = "ledger.attempt.result.v1"
+    job_id: Id
+    fence: FenceNumber
+    output: Raw | UnsetType = UNSET
+    output_ref: Ref | None = None
+    output_hash: Sha256 | None = None
+
+
+class FailAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.fail.v1"
+    job_id: Id
+    fence: FenceNumber
+    code: Code
+    message: Text = ""
+    retryable: bool | None = None
+    retry_after_seconds: Seconds | None = None
+    details: Raw | UnsetType = UNSET
+
+
+class ReleaseLease(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.release.v1"
+    job_id: Id
+    fence: FenceNumber
+    reason: Text = ""
+
+
+class WaitForCompletion(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.attempt.wait.v1"
+    job_id: Id
+    fence: FenceNumber
+    timeout_seconds: Seconds
+
+
+class AcknowledgeCancel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The cooperative stop is done."""
+
+    TYPE: ClassVar[str] = "ledger.attempt.cancelled.v1"
+    job_id: Id
+    fence: FenceNumber
+
+
+# --- Of a runtime as a whole --------------------------------------------------------------------
+class HeldLease(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    job_id: Id
+    fence: FenceNumber
+    progress: ProgressSaid | None = None
+
+
+class Beat(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A runtime lives: what it may be given, what it received, what it holds. Last one wins.
+
+    `beat` counts 1, 2, 3 … within the session and queue; an answer repeats it. `slots` is how many
+    more assignments it takes now, absolute, beyond number `received`.
+    """
+
+    TYPE: ClassVar[str] = "ledger.runtime.beat.v1"
+    runtime_id: Runtime
+    session: Annotated[Session, Meta(min_length=1, max_length=64)]
+    queue: Queue
+    beat: Annotated[int, Meta(ge=1)]
+    types: Annotated[tuple[Type, ...], Meta(max_length=200)]
+    slots: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    received: Annotated[int, Meta(ge=0)] = 0
+    leases: Annotated[tuple[HeldLease, ...], Meta(max_length=10_000)] = ()
+    period_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    leaving: bool = False
+    """The last word of the session."""
+
+
+class ReportedStart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="start"):
+    job_id: Id
+    fence: FenceNumber
+
+
+class ReportedResult(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="result",
+):
+    job_id: Id
+    fence: FenceNumber
+    output: Raw | UnsetType = UNSET
+    output_ref: Ref | None = None
+    output_hash: Sha256 | None = None
+
+
+class ReportedFailure(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="fail",
+):
+    job_id: Id
+    fence: FenceNumber
+    code: Code
+    message: Text = ""
+    retryable: bool | None = None
+    retry_after_seconds: Seconds | None = None
+    details: Raw | UnsetType = UNSET
+
+
+class ReportedRelease(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="release",
+):
+    job_id: Id
+    fence: FenceNumber
+    reason: Text = ""
+
+
+class ReportedCancel(
+    Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="cancelled"
+):
+    job_id: Id
+    fence: FenceNumber
+
+
+class ReportedWait(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="wait"):
+    job_id: Id
+    fence: FenceNumber
+    timeout_seconds: Seconds
+
+
+Reported = (
+    ReportedStart
+    | ReportedResult
+    | ReportedFailure
+    | ReportedRelease
+    | ReportedCancel
+    | ReportedWait
+)
+"""One job's part of a report."""
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What became of many jobs of one queue, at most 256 KiB; may carry the runtime's beat."""
+
+    TYPE: ClassVar[str] = "ledger.runtime.report.v1"
+    runtime_id: Runtime
+    session: Annotated[Session, Meta(min_length=1, max_length=64)]
+    queue: Queue
+    reports: Annotated[tuple[Reported, ...], Meta(max_length=10_000)]
+    beat: Beat | None = None
+
+
+class Claim(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Lease up to `limit` jobs of these types to an HTTP runtime, waiting for some if need be."""
+
+    TYPE: ClassVar[str] = "ledger.runtime.claim.v1"
+    runtime_id: Runtime
+    queues: Annotated[tuple[Queue, ...], Meta(min_length=1, max_length=50)]
+    types: Annotated[tuple[Type, ...], Meta(min_length=1, max_length=200)]
+    limit: Annotated[int, Meta(ge=1, le=50)] = 1
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
+
+
+# --- Of operators -------------------------------------------------------------------------------
+class CancelPolicy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    supported: bool = True
+    grace_seconds: Seconds = 30.0
+
+
+class Template(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How jobs of one type behave, where their requests do not say."""
+
+    title: Text = ""
+    description: Text = ""
+    enabled: bool = True
+    payload_schema: Raw | UnsetType = UNSET
+    output_schema: Raw | UnsetType = UNSET
+    idempotency_scope: tuple[str, ...] = ("/queue", "/type")
+    idempotency_seconds: Seconds = 604_800.0
+    timeout_seconds: Seconds = 120.0
+    lease_seconds: LeaseSeconds = 60.0
+    start_timeout_seconds: Seconds | None = None
+    priority: Priority = 5
+    retry: RetryAsk = RetryAsk()
+    cancel: CancelPolicy = CancelPolicy()
+    result_ttl_seconds: Seconds | None = None
+    exhausted_as: Literal["failed", "expired"] | None = None
+    overridable: tuple[str, ...] = (
+        "priority",
+        "run_at",
+        "delay_seconds",
+        "timeout_seconds",
+        "start_timeout_seconds",
+        "labels",
+    )
+
+
+class PutTemplate(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.template.put.v1"
+    queue: Queue
+    type: Type
+    template: Template
+
+
+class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which jobs: all that match every given condition. Empty is an error."""
+
+    queue: Queue | None = None
+    types: tuple[Type, ...] | None = None
+    labels: Labels | None = None
+    scope: Scope | None = None
+
+
+class CancelJobs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Cancel all that match, on every queue. Lies in the partition of `_ledger`."""
+
+    TYPE: ClassVar[str] = "ledger.jobs.cancel.v1"
+    where: Where
+    reason: Text = ""
+
+
+class CancelPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From the owner of `_ledger` to each partition: do your part of a bulk cancel."""
+
+    TYPE: ClassVar[str] = "ledger.operation.cancel_part.v1"
+    operation_id: str
+    partition: int
+    where: Where
+    reason: Text = ""
+    by: str = ""
+
+
+class ConfirmPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From each partition back to the owner of `_ledger`."""
+
+    TYPE: ClassVar[str] = "ledger.operation.confirm_part.v1"
+    operation_id: str
+    partition: int
+    matched: int
+
+
+class DeclareInputLost(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An operator's word that offsets of an intake are gone for good."""
+
+    TYPE: ClassVar[str] = "ledger.operation.input_lost.v1"
+    partition: int
+    topic: Literal["commands", "requests"]
+    first: int
+    end: int
+
+
+Command = (
+    RequestJob
+    | CancelJob
+    | RerunJob
+    | LockJob
+    | StartAttempt
+    | Heartbeat
+    | ReportProgress
+    | SubmitResult
+    | FailAttempt
+    | ReleaseLease
+    | WaitForCompletion
+    | AcknowledgeCancel
+    | Beat
+    | Report
+    | Claim
+    | PutTemplate
+    | CancelJobs
+    | CancelPart
+    | ConfirmPart
+    | DeclareInputLost
+)
+
+COMMANDS: tuple[type[Command], ...] = Command.__args__
+TYPES: dict[str, type[Command]] = {c.TYPE: c for c in COMMANDS}
+"""Every command of this version by its name on the wire."""
+
+
+class Asked(Struct, frozen=True, gc=False):
+    """A command with what its record says around it."""
+
+    command: Command
+    command_id: CommandId
+    actor: str = ""
+    reply_to: str = ""
+    """`<partition>/<address>` in the replies topic; empty: nobody waits."""
+    sent_at: Micros | None = None
+    """The sender's clock (`ce_time`); None: absent."""
+    appended_at: Micros = Micros(0)
+    """The broker's clock, when it took the record."""
+    offset: int = -1
+    """In its intake."""
+    traceparent: str = ""

@@ -1,0 +1,146 @@
+"""What the clock does to a job: when something falls due, and what happens then.
+
+A deadline of silence (lease, grace, wait) is moved by a change of owner, who has heard nobody
+yet: `floor` is the instant of the last take-over, and no such deadline that was set before it ends
+sooner than one full period after it. What is recorded stays as it was recorded.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ledger.domain.events import (
+    AttemptExpired,
+    JobCancelled,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    RetryScheduled,
+)
+from ledger.domain.failures import (
+    ENDED_BECAUSE,
+    JOB_TIMEOUT,
+    LEASE_EXPIRED,
+    START_TIMEOUT,
+    WAIT_TIMEOUT,
+    is_retryable,
+    retry_at,
+)
+from ledger.domain.ids import Micros
+from ledger.domain.job import Job, Leased, Pending, Running, Settled, Step, Waiting
+
+
+def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
+    """The next instant at which the clock may have something to say of the job; None: never.
+
+    A job that is ready already waits for a runtime, not for the clock.
+    """
+    if job.end is not None:
+        return None
+    instants = [start_by] if (start_by := _start_deadline(job)) is not None else []
+    if job.cancel is not None:
+        instants.append(_grace_end(job, floor))
+    for step in job.steps:
+        match step.phase:
+            case Pending(ready_at=ready_at):
+                if ready_at > at:
+                    instants.append(ready_at)
+            case Leased(lease=lease):
+                instants.append(_silence_end(lease.since, lease.until, floor, job.request.lease_us))
+            case Running(lease=lease, deadline=deadline):
+                silent = _silence_end(lease.since, lease.until, floor, job.request.lease_us)
+                instants.append(min(silent, deadline))
+            case Waiting(lease=lease, until=until):
+                instants.append(_silence_end(lease.since, until, floor, job.request.lease_us))
+            case Settled():
+                pass
+            case _:
+                assert_never(step.phase)
+    return Micros(min(instants)) if instants else None
+
+
+def expire(job: Job, at: Micros, floor: Micros, order: int) -> tuple[JobEvent, ...]:
+    """What the clock says at `at`; nothing where it comes early, late or twice.
+
+    `order` is the place behind all that wait now, for a retry at the tail.
+    """
+    if job.end is not None:
+        return ()
+    start_by = _start_deadline(job)
+    if start_by is not None and at >= start_by:
+        if job.request.exhausted_as == "failed":
+            return (JobFailed(job.id, START_TIMEOUT),)
+        return (JobExpired(job.id, START_TIMEOUT),)
+    if job.cancel is not None and at >= _grace_end(job, floor):
+        return (JobCancelled(job.id, "grace_ended", job.cancel.reason, job.cancel.by),)
+    for step in job.steps:
+        if code := _lapsed(job, step, at, floor):
+            return _expire_attempt(job, step, code, at, order)
+    return ()
+
+
+def _lapsed(job: Job, step: Step, at: Micros, floor: Micros) -> str | None:
+    period = job.request.lease_us
+    match step.phase:
+        case Running(deadline=deadline) if at >= deadline:
+            return JOB_TIMEOUT
+        case Leased(lease=lease) | Running(lease=lease):
+            silent = _silence_end(lease.since, lease.until, floor, period)
+            return LEASE_EXPIRED if at >= silent else None
+        case Waiting(lease=lease, until=until):
+            return WAIT_TIMEOUT if at >= _silence_end(lease.since, until, floor, period) else None
+        case Pending() | Settled():
+            return None
+        case _:
+            assert_never(step.phase)
+
+
+def _expire_attempt(
+    job: Job, step: Step, code: str, at: Micros, order: int
+) -> tuple[JobEvent, ...]:
+    phase = step.phase
+    assert isinstance(phase, Leased | Running | Waiting)
+    retryable = is_retryable(job.request.retry, code, None)
+    expired = AttemptExpired(
+        job.id, step.name, phase.lease.fence, step.attempt, code, ENDED_BECAUSE[code], retryable
+    )
+    return (expired, after_attempt(job, step, code, retryable, at, order))
+
+
+def after_attempt(
+    job: Job,
+    step: Step,
+    code: str,
+    retryable: bool,
+    at: Micros,
+    order: int,
+    after_us: int = 0,
+) -> RetryScheduled | JobFailed | JobExpired | JobCancelled:
+    """What follows an attempt that went wrong: another one, or the end of the job."""
+    if job.cancel is not None:
+        return JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by)
+    retry = job.request.retry
+    if retryable and step.attempt < retry.max_attempts:
+        ready_at = retry_at(retry, job.id, step.attempt, at, after_us)
+        place = order if retry.position == "tail" else job.order
+        return RetryScheduled(job.id, step.name, ready_at, place)
+    if code in ENDED_BECAUSE and job.request.exhausted_as == "expired":
+        return JobExpired(job.id, code)
+    return JobFailed(job.id, code)
+
+
+def _start_deadline(job: Job) -> Micros | None:
+    allowed = job.request.start_timeout_us
+    if allowed is None or job.first_started_at is not None or job.cancel is not None:
+        return None
+    return Micros(job.request.ready_at + allowed)
+
+
+def _grace_end(job: Job, floor: Micros) -> Micros:
+    cancel = job.cancel
+    assert cancel is not None and cancel.deadline is not None
+    return _silence_end(cancel.requested_at, cancel.deadline, floor, job.request.grace_us)
+
+
+def _silence_end(set_at: Micros, end: Micros, floor: Micros, period: int) -> Micros:
+    return end if set_at >= floor else Micros(max(end, floor + period))

@@ -1,0 +1,446 @@
+"""The facts. Each is one record of `ledger.events.v1`: its type's name in `ce_type`, its fields as
+JSON in the value. Events are versioned by name and never edited; a reader ignores fields that it
+does not know, and keeps a type that it does not know as `Unknown`.
+
+Instants are integer microseconds since 1970 (`*_at`, `until`, `deadline`), durations integer
+microseconds (`*_us`). What a decision knew from outside (retry time, deadlines) is in the event:
+a fold consults no policy and no clock.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ledger.domain.failures import Retry
+from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, RuntimeId, Session
+from ledger.domain.ids import StepName as Step
+
+Labels = dict[str, str]
+
+
+class Ref(Struct, frozen=True, gc=False):
+    """Bytes that lie in the object store instead of the log (a claim check)."""
+
+    key: str
+    size: int
+    sha256: str
+
+
+# --- A job from its request to its end ----------------------------------------------------------
+class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job exists. All that its later life depends on is here, resolved: defaults, template."""
+
+    TYPE: ClassVar[str] = "ledger.job.requested.v1"
+    job_id: JobId
+    queue: QueueName
+    type: str
+    payload: Raw
+    ready_at: Micros
+    """Claimable from this instant."""
+    order: int
+    """Where it waits among equal priority: lower is sooner. Unique within the partition."""
+    priority: int = 5
+    labels: Labels = {}
+    scope: str | None = None
+    idempotency_key: str | None = None
+    key_digest: str | None = None
+    """Of idempotency key and declared scope; 32 hex digits. None: no key was given."""
+    content_digest: str | None = None
+    key_until: Micros | None = None
+    """The key is remembered until then."""
+    template_version: int | None = None
+    timeout_us: int = 120_000_000
+    lease_us: int = 60_000_000
+    start_timeout_us: int | None = None
+    retry: Retry = Retry()
+    cancel_supported: bool = True
+    grace_us: int = 30_000_000
+    exhausted_as: Literal["failed", "expired"] | None = None
+    result_ttl_us: int | None = None
+    failed_ttl_us: int | None = None
+    payload_ref: Ref | None = None
+    retried_from: JobId | None = None
+
+
+class LeaseGranted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A step is given to one runtime for a bounded time. Attempts count from here."""
+
+    TYPE: ClassVar[str] = "ledger.job.lease_granted.v1"
+    job_id: JobId
+    step: Step
+    runtime_id: RuntimeId
+    fence: Fence
+    attempt: int
+    until: Micros
+    session: Session = Session("")
+    """Of a runtime that reads an inbox; empty over HTTP."""
+    number: int = 0
+    """Of the assignment, gapless per session and queue; 0 over HTTP."""
+
+
+class AttemptStarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.attempt_started.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    deadline: Micros
+    """The execution may not outlive it, however often its runtime beats."""
+
+
+class JobProgressed(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.progressed.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    percent: float | None = None
+    phase: str | None = None
+    message: str | None = None
+
+
+class LeaseReleased(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Given back before it was finished. Spends no attempt while `spent` is false."""
+
+    TYPE: ClassVar[str] = "ledger.job.lease_released.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    reason: str = ""
+    spent: bool = False
+
+
+class WaitStarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The lease is given up for an external completion; its fence stays good for the report."""
+
+    TYPE: ClassVar[str] = "ledger.job.wait_started.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    until: Micros
+
+
+class AttemptFailed(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.attempt_failed.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    attempt: int
+    code: str
+    message: str
+    retryable: bool
+    details: Raw | None = None
+
+
+class AttemptExpired(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Its lease ran out (LEASE_EXPIRED), its execution did (JOB_TIMEOUT), or its wait did."""
+
+    TYPE: ClassVar[str] = "ledger.job.attempt_expired.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    attempt: int
+    code: str
+    message: str
+    retryable: bool
+
+
+class RetryScheduled(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.retry_scheduled.v1"
+    job_id: JobId
+    step: Step
+    ready_at: Micros
+    order: int
+
+
+class JobSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.succeeded.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    attempt: int
+    output_hash: str
+    output: Raw | UnsetType = UNSET
+    """JSON as submitted; absent where `output_ref` says where it lies."""
+    output_ref: Ref | None = None
+
+
+class JobFailed(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Failed for good. Why is the failure of the attempt before it."""
+
+    TYPE: ClassVar[str] = "ledger.job.failed.v1"
+    job_id: JobId
+    code: str
+
+
+class JobExpired(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Ended by the clock: never started in time, or out of attempts where the template says so."""
+
+    TYPE: ClassVar[str] = "ledger.job.expired.v1"
+    job_id: JobId
+    code: str
+
+
+class CancelRequested(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Its runtime is to stop by itself until the deadline."""
+
+    TYPE: ClassVar[str] = "ledger.job.cancel_requested.v1"
+    job_id: JobId
+    deadline: Micros
+    reason: str = ""
+    by: str = ""
+
+
+class JobCancelled(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.cancelled.v1"
+    job_id: JobId
+    how: Literal["at_once", "acknowledged", "grace_ended", "attempt_ended"]
+    reason: str = ""
+    by: str = ""
+
+
+class JobCollected(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The result was fetched for good; it may be removed after `expires_at` (None: never)."""
+
+    TYPE: ClassVar[str] = "ledger.job.collected.v1"
+    job_id: JobId
+    expires_at: Micros | None = None
+
+
+# --- Of no single job ---------------------------------------------------------------------------
+class Extension(Struct, frozen=True, gc=False, array_like=True):
+    job_id: JobId
+    step: Step
+    fence: Fence
+    until: Micros
+
+
+class LeasesExtended(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One runtime's beat moved the ends of these leases. Part of each listed job's history."""
+
+    TYPE: ClassVar[str] = "ledger.runtime.leases_extended.v1"
+    queue: QueueName
+    runtime_id: RuntimeId
+    leases: tuple[Extension, ...]
+
+
+class RuntimeStarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A session of a runtime offers to run these types from this queue."""
+
+    TYPE: ClassVar[str] = "ledger.runtime.started.v1"
+    queue: QueueName
+    runtime_id: RuntimeId
+    session: Session
+    types: tuple[str, ...]
+    period_us: int
+    """It promised to beat this often; three silent periods end the session."""
+
+
+class RuntimeEnded(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.runtime.ended.v1"
+    queue: QueueName
+    runtime_id: RuntimeId
+    session: Session
+    why: Literal["left", "silent", "superseded"]
+
+
+class TemplatePut(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A new version of a template; `template` is its content as put, defaults resolved."""
+
+    TYPE: ClassVar[str] = "ledger.template.put.v1"
+    queue: QueueName
+    type: str
+    version: int
+    template: Raw
+
+
+class RequestForwarded(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A request lay in the wrong partition; it was sent on under the same command id."""
+
+    TYPE: ClassVar[str] = "ledger.command.forwarded.v1"
+    queue: QueueName
+    command_id: CommandId
+    partition: int
+
+
+class CommandRejected(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A readable command was refused. Equal refusals are recorded once, then once a minute."""
+
+    TYPE: ClassVar[str] = "ledger.command.rejected.v1"
+    queue: QueueName
+    command_id: CommandId
+    command_type: str
+    code: str
+    detail: str = ""
+    job_id: JobId | None = None
+    runtime_id: RuntimeId | None = None
+    count: int = 1
+    """How many equal ones it stands for."""
+
+
+class CommandDuplicated(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The command, or an equal one, had its outcome before; nothing new came of it."""
+
+    TYPE: ClassVar[str] = "ledger.command.duplicated.v1"
+    queue: QueueName
+    command_id: CommandId
+    command_type: str
+    job_id: JobId | None = None
+
+
+class CommandsConsumed(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Commands that changed nothing were read: the offsets of its entry say up to where."""
+
+    TYPE: ClassVar[str] = "ledger.command.consumed.v1"
+    queue: QueueName
+    count: int
+
+
+class InputQuarantined(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A record that cannot be read was set aside in the dead-letter topic, with its reason."""
+
+    TYPE: ClassVar[str] = "ledger.command.quarantined.v1"
+    queue: QueueName
+    topic: str
+    offset: int
+    reason: str
+    sha256: str
+
+
+class InputLost(Struct, frozen=True, gc=False, omit_defaults=True):
+    """An operator declares that these offsets of an intake are gone, so that reading can go on."""
+
+    TYPE: ClassVar[str] = "ledger.command.input_lost.v1"
+    queue: QueueName
+    topic: str
+    first: int
+    end: int
+    """The first offset that is there again."""
+
+
+class BulkStarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A bulk operation over all partitions: in the queue `_ledger`."""
+
+    TYPE: ClassVar[str] = "ledger.operation.started.v1"
+    queue: QueueName
+    operation_id: str
+    kind: Literal["cancel"]
+    where: Raw
+    partitions: int
+    reason: str = ""
+    by: str = ""
+
+
+class BulkPartStarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A partition selects the jobs open now, and requests below `requests_end` as they come."""
+
+    TYPE: ClassVar[str] = "ledger.operation.part_started.v1"
+    queue: QueueName
+    operation_id: str
+    where: Raw
+    requests_end: int
+    reason: str = ""
+    by: str = ""
+
+
+class BulkPartAdvanced(Struct, frozen=True, gc=False, omit_defaults=True):
+    """So many more jobs of this partition were found to match; their own facts stand beside it."""
+
+    TYPE: ClassVar[str] = "ledger.operation.part_advanced.v1"
+    queue: QueueName
+    operation_id: str
+    matched: int
+
+
+class BulkPartEnded(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.operation.part_ended.v1"
+    queue: QueueName
+    operation_id: str
+    matched: int
+
+
+class BulkPartConfirmed(Struct, frozen=True, gc=False, omit_defaults=True):
+    """In `_ledger`: one partition has done its part."""
+
+    TYPE: ClassVar[str] = "ledger.operation.part_confirmed.v1"
+    queue: QueueName
+    operation_id: str
+    partition: int
+    matched: int
+
+
+class BulkEnded(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.operation.ended.v1"
+    queue: QueueName
+    operation_id: str
+    matched: int
+
+
+class Unknown(Struct, frozen=True, gc=False):
+    """A type of a later version, kept as it stands; its job is opaque to this reader."""
+
+    type: str
+    key: str
+    data: bytes
+
+
+JobEvent = (
+    JobRequested
+    | LeaseGranted
+    | AttemptStarted
+    | JobProgressed
+    | LeaseReleased
+    | WaitStarted
+    | AttemptFailed
+    | AttemptExpired
+    | RetryScheduled
+    | JobSucceeded
+    | JobFailed
+    | JobExpired
+    | CancelRequested
+    | JobCancelled
+    | JobCollected
+)
+"""Facts of one job; recorded under its id."""
+
+QueueEvent = (
+    LeasesExtended
+    | RuntimeStarted
+    | RuntimeEnded
+    | TemplatePut
+    | RequestForwarded
+    | CommandRejected
+    | CommandDuplicated
+    | CommandsConsumed
+    | InputQuarantined
+    | InputLost
+    | BulkStarted
+    | BulkPartStarted
+    | BulkPartAdvanced
+    | BulkPartEnded
+    | BulkPartConfirmed
+    | BulkEnded
+)
+"""Facts of no single job; recorded under the queue's name."""
+
+Event = JobEvent | QueueEvent | Unknown
+
+JOB_EVENTS: tuple[type[JobEvent], ...] = JobEvent.__args__
+QUEUE_EVENTS: tuple[type[QueueEvent], ...] = QueueEvent.__args__
+TYPES: dict[str, type[JobEvent | QueueEvent]] = {t.TYPE: t for t in (*JOB_EVENTS, *QUEUE_EVENTS)}
+"""Every type of this version by its name on the wire."""
+
+
+def type_of(event: Event) -> str:
+    return event.type if isinstance(event, Unknown) else event.TYPE
+
+
+def key_of(event: Event) -> str:
+    """The record's key: the job's id, or the queue where the event is of no single job."""
+    match event:
+        case Unknown():
+            return event.key
+        case _ if isinstance(event, JOB_EVENTS):
+            return event.job_id
+        case _:
+            return event.queue  # type: ignore[union-attr]

@@ -1,0 +1,94 @@
+"""Names, ids and instants, and how a job id is made and read."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import NewType
+
+Micros = NewType("Micros", int)
+"""An instant: microseconds since 1970-01-01 UTC. The only clock that rules see."""
+
+QueueName = NewType("QueueName", str)
+JobId = NewType("JobId", str)
+"""`<queue>.<uuid7>`: routable without a lookup, parsed from the right."""
+CommandId = NewType("CommandId", str)
+RuntimeId = NewType("RuntimeId", str)
+Session = NewType("Session", str)
+"""One start of a runtime; a restart of the same runtime id is another session. Empty over HTTP."""
+Fence = NewType("Fence", int)
+"""Grows with every lease of a job, unique over its steps. 0: never leased."""
+StepName = NewType("StepName", str)
+
+SECOND = 1_000_000
+"""Microseconds in a second."""
+
+NO_SESSION = Session("")
+"""Of a runtime over HTTP, which has no inbox."""
+MAIN = StepName("main")
+"""The only step of a job without a flow."""
+
+LEDGER_QUEUE = QueueName("_ledger")
+"""Reserved: holds what spans queues, such as bulk operations."""
+
+QUEUE_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_:.-]{0,99}$"
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_QUEUE = re.compile(QUEUE_PATTERN)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def new_job_id(queue: QueueName, at: Micros, seed: bytes) -> JobId:
+    """The id of the job that `seed` (its key's or its command's id) asks for at `at`.
+
+    A uuid7 (RFC 9562): 48 bits of milliseconds, then 74 bits of SHA-256(seed) where others draw
+    random bits, so that the same ask at the same instant has the same id.
+    """
+    chance = int.from_bytes(sha256(seed).digest()[:10], "big")
+    milliseconds = at // 1000 & 0xFFFF_FFFF_FFFF
+    value = milliseconds << 80 | 0x7 << 76 | (chance >> 62 & 0xFFF) << 64
+    value |= 0b10 << 62 | chance & (1 << 62) - 1
+    text = f"{value:032x}"
+    return JobId(f"{queue}.{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+
+
+def queue_of(job_id: str) -> QueueName | None:
+    """The queue named in a job id; None if it is not one."""
+    queue, dot, uuid = job_id.rpartition(".")
+    if not dot or not _UUID.fullmatch(uuid) or not _QUEUE.fullmatch(queue):
+        return None
+    return QueueName(queue)
+
+
+def rfc3339(at: Micros) -> str:
+    """UTC with milliseconds and `Z`, as the HTTP contract writes instants (cut, not rounded)."""
+    return _text(at, "milliseconds")
+
+
+def rfc3339_micros(at: Micros) -> str:
+    """UTC with microseconds and `Z`: exact, as records carry instants."""
+    return _text(at, "microseconds")
+
+
+def _text(at: Micros, timespec: str) -> str:
+    moment = _EPOCH + timedelta(microseconds=at)
+    return moment.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+def parse_rfc3339(text: str) -> Micros:
+    """Raises ValueError for what is no instant or has no offset from UTC."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset from UTC; write …Z")
+    return micros_of(moment)
+
+
+def micros_of(moment: datetime) -> Micros:
+    """`moment` must be aware of its zone."""
+    return Micros((moment - _EPOCH) // timedelta(microseconds=1))
+
+
+def micros(seconds: float) -> int:
+    """A duration, from the edge's seconds to the rules' integer microseconds."""
+    return round(seconds * SECOND)

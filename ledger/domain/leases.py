@@ -1,0 +1,343 @@
+"""What a runtime may say of a job that it holds, and what comes of it. Each rule is a function of
+(job, command, instant); a stale fence never gets past the first line."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ledger.domain.canonical import sha256_hex
+from ledger.domain.commands import (
+    AcknowledgeCancel,
+    FailAttempt,
+    Heartbeat,
+    LockJob,
+    ProgressSaid,
+    ReleaseLease,
+    ReportedCancel,
+    ReportedFailure,
+    ReportedRelease,
+    ReportedResult,
+    ReportedStart,
+    ReportedWait,
+    ReportProgress,
+    StartAttempt,
+    SubmitResult,
+    WaitForCompletion,
+)
+from ledger.domain.deadlines import after_attempt
+from ledger.domain.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Extension,
+    JobCancelled,
+    JobEvent,
+    JobProgressed,
+    JobSucceeded,
+    LeaseGranted,
+    LeaseReleased,
+    Ref,
+    WaitStarted,
+)
+from ledger.domain.failures import is_retryable
+from ledger.domain.ids import NO_SESSION, SECOND, Fence, Micros, RuntimeId, Session, micros
+from ledger.domain.job import (
+    Job,
+    Leased,
+    Misfit,
+    Pending,
+    Running,
+    Step,
+    Waiting,
+    evolve,
+    held_lease,
+    quoted_step,
+    status,
+)
+from ledger.domain.rejections import Rejected, Rejection
+
+RELEASES_MAX = 100
+"""That many releases of a job spend no attempt; after them each does."""
+EXTENSIONS_MAX = 5
+"""An HTTP heartbeat is recorded at most this often within the length of a lease."""
+PROGRESS_PERIOD = SECOND
+"""Progress of a step is recorded at most once in this time."""
+
+Events = tuple[JobEvent, ...]
+NOTHING_NEW: Events = ()
+Decision = Events | Rejected
+
+Word = (
+    StartAttempt
+    | SubmitResult
+    | FailAttempt
+    | ReleaseLease
+    | WaitForCompletion
+    | AcknowledgeCancel
+    | ReportedStart
+    | ReportedResult
+    | ReportedFailure
+    | ReportedRelease
+    | ReportedWait
+    | ReportedCancel
+)
+"""What ends or moves an attempt, by HTTP or in a Kafka runtime's report: the same rules."""
+
+
+class Held(Struct, frozen=True, gc=False):
+    """What an accepted heartbeat comes to: facts, and the extension where one is due."""
+
+    events: Events
+    extension: Extension | None = None
+
+
+# --- Getting a lease -----------------------------------------------------------------------------
+def lock(job: Job, command: LockJob, at: Micros) -> Decision:
+    if closed := refuse_closed(job):
+        return closed
+    wanted = command.step
+    steps = [step for step in job.steps if wanted is None or step.name == wanted]
+    if not steps:
+        return Rejected(
+            Rejection.VALIDATION_FAILED, f"the job has no step {wanted}", job.id, pointer="/step"
+        )
+    if job.cancel is None:
+        for step in steps:
+            if isinstance(step.phase, Pending) and step.phase.ready_at <= at:
+                return (grant(job, step, command.runtime_id, at),)
+        for step in steps:
+            if held := held_lease(step):
+                return _refused(
+                    Rejection.JOB_ALREADY_LOCKED, job, f"{held.runtime_id} holds the lease"
+                )
+    return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is {status(job)}")
+
+
+def grant(
+    job: Job,
+    step: Step,
+    runtime_id: RuntimeId,
+    at: Micros,
+    *,
+    session: Session = NO_SESSION,
+    number: int = 0,
+) -> LeaseGranted:
+    return LeaseGranted(
+        job_id=job.id,
+        step=step.name,
+        runtime_id=runtime_id,
+        fence=Fence(job.fence + 1),
+        attempt=step.attempt + 1,
+        until=Micros(at + job.request.lease_us),
+        session=session,
+        number=number,
+    )
+
+
+# --- Holding it ----------------------------------------------------------------------------------
+def heartbeat(job: Job, command: Heartbeat, at: Micros) -> Held | Rejected:
+    step = _current(job, command.fence)
+    if isinstance(step, Rejected):
+        return step
+    lease = held_lease(step)
+    if lease is None:
+        return _refused(Rejection.LEASE_STALE, job, "the lease was given up")
+    events: Events = started(job, step, at) if command.start else NOTHING_NEW
+    if command.progress is not None:
+        events += progressed(job, step, command.progress, at)
+    return Held(events, extension(job, step, at, job.request.lease_us // EXTENSIONS_MAX))
+
+
+def extension(job: Job, step: Step, at: Micros, least: int) -> Extension | None:
+    """One full lease from now, if that moves the recorded end by at least `least`."""
+    lease = held_lease(step)
+    until = Micros(at + job.request.lease_us)
+    if lease is None or until - lease.until < least:
+        return None
+    return Extension(job.id, step.name, lease.fence, until)
+
+
+def progress(job: Job, command: ReportProgress, at: Micros) -> Decision:
+    step = _current(job, command.fence)
+    if isinstance(step, Rejected):
+        return step
+    said = ProgressSaid(command.percent, command.phase, command.message)
+    return started(job, step, at) + progressed(job, step, said, at)
+
+
+def progressed(job: Job, step: Step, said: ProgressSaid, at: Micros) -> Events:
+    """At most one fact a second, and never back within an attempt."""
+    last = step.progress
+    percent = said.percent
+    if last is not None:
+        if at - last.at < PROGRESS_PERIOD:
+            return NOTHING_NEW
+        if percent is not None and last.percent is not None:
+            percent = max(percent, last.percent)
+        if percent is None:
+            percent = last.percent
+        if (percent, said.phase, said.message) == (last.percent, last.phase, last.message):
+            return NOTHING_NEW
+    phase = step.phase
+    assert isinstance(phase, Leased | Running | Waiting)
+    return (JobProgressed(job.id, step.name, phase.lease.fence, percent, said.phase, said.message),)
+
+
+def started(job: Job, step: Step, at: Micros) -> Events:
+    """The start that a report on a leased step implies; nothing if it has started."""
+    phase = step.phase
+    if not isinstance(phase, Leased):
+        return NOTHING_NEW
+    deadline = Micros(at + job.request.timeout_us)
+    return (AttemptStarted(job.id, step.name, phase.lease.fence, deadline),)
+
+
+# --- Ending it -----------------------------------------------------------------------------------
+def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
+    """One word on one job. `order` is the place behind all that wait, for a retry at the tail."""
+    match word:
+        case SubmitResult() | ReportedResult():
+            return _result(job, word, at)
+        case FailAttempt() | ReportedFailure():
+            return _fail(job, word, at, order)
+        case StartAttempt() | ReportedStart():
+            step = _current(job, word.fence)
+            return step if isinstance(step, Rejected) else started(job, step, at)
+        case ReleaseLease() | ReportedRelease():
+            return _release(job, word, at, order)
+        case WaitForCompletion() | ReportedWait():
+            return _wait(job, word, at)
+        case AcknowledgeCancel() | ReportedCancel():
+            return _acknowledge_cancel(job, word)
+        case _:
+            assert_never(word)
+
+
+def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decision:
+    output_hash = hash_of(word.output, word.output_ref, word.output_hash)
+    if job.end is not None:
+        return refuse_result_on_closed(job, output_hash)
+    step = _current(job, word.fence)
+    if isinstance(step, Rejected):
+        return step
+    done = JobSucceeded(
+        job.id, step.name, word.fence, step.attempt, output_hash, word.output, word.output_ref
+    )
+    return (*started(job, step, at), done)
+
+
+def hash_of(output: Raw | UnsetType, ref: Ref | None, given: str | None) -> str:
+    """SHA-256 hex over the RFC 8785 bytes of the output; taken as given where it is given."""
+    if given is not None:
+        return given
+    if ref is not None:
+        return ref.sha256
+    return sha256_hex(None if output is UNSET else msgspec.json.decode(output))
+
+
+def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int) -> Decision:
+    if said_before(job, word.fence) and job.end is None:
+        return NOTHING_NEW
+    step = _current(job, word.fence)
+    if isinstance(step, Rejected):
+        return step
+    retryable = is_retryable(job.request.retry, word.code, word.retryable)
+    failed = AttemptFailed(
+        job.id,
+        step.name,
+        word.fence,
+        step.attempt,
+        word.code,
+        word.message,
+        retryable,
+        None if word.details is UNSET else word.details,
+    )
+    after_us = micros(word.retry_after_seconds or 0)
+    then = after_attempt(job, step, word.code, retryable, at, order, after_us)
+    return (*started(job, step, at), failed, then)
+
+
+def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: int) -> Decision:
+    if said_before(job, word.fence) and job.end is None:
+        return NOTHING_NEW
+    step = _current(job, word.fence)
+    if isinstance(step, Rejected):
+        return step
+    spent = job.releases >= RELEASES_MAX
+    released = LeaseReleased(job.id, step.name, word.fence, word.reason, spent)
+    if job.cancel is not None:
+        cancelled = JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by)
+        return (released, cancelled)
+    if spent and step.attempt >= job.request.retry.max_attempts:
+        return (released, after_attempt(job, step, "RELEASED", False, at, order))
+    return (released,)
+
+
+def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decision:
+    step = _current(job, word.fence)
+    if isinstance(step, Rejected):
+        return step
+    if isinstance(step.phase, Waiting):
+        return NOTHING_NEW
+    until = Micros(at + micros(word.timeout_seconds))
+    return (*started(job, step, at), WaitStarted(job.id, step.name, word.fence, until))
+
+
+def _acknowledge_cancel(job: Job, word: AcknowledgeCancel | ReportedCancel) -> Decision:
+    step = _current(job, word.fence)
+    if isinstance(step, Rejected):
+        return step
+    if job.cancel is None:
+        return _refused(Rejection.JOB_NOT_PENDING, job, "nobody asked for a cancel")
+    return (JobCancelled(job.id, "acknowledged", job.cancel.reason, job.cancel.by),)
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+def refuse_closed(job: Job) -> Rejected | None:
+    if job.end is None:
+        return None
+    return _refused(Rejection.JOB_CLOSED, job, f"the job has ended: {job.end}")
+
+
+def refuse_result_on_closed(job: Job, output_hash: str) -> Decision:
+    """The same result again is no news; another is told that it came too late."""
+    if job.result is None:
+        return refuse_closed(job) or NOTHING_NEW
+    if job.result.output_hash == output_hash:
+        return NOTHING_NEW
+    return _refused(
+        Rejection.RESULT_ALREADY_EXISTS, job, "another result was accepted before this one"
+    )
+
+
+def _current(job: Job, fence: Fence) -> Step | Rejected:
+    """The step that the fence speaks for; else why it does not."""
+    if closed := refuse_closed(job):
+        return closed
+    step = quoted_step(job, fence)
+    if step is not None:
+        return step
+    return _refused(
+        Rejection.LEASE_STALE,
+        job,
+        f"fence {fence} is not current; the last one given is {job.fence}",
+    )
+
+
+def said_before(job: Job, fence: Fence) -> bool:
+    """Whether the attempt under `fence` has ended by its runtime's own word already."""
+    return any(step.ended_fence == fence for step in job.steps) and fence > 0
+
+
+def _refused(code: Rejection, job: Job, detail: str) -> Rejected:
+    return Rejected(code, detail, job.id, status(job))
+
+
+def replayed(job: Job, events: Events, at: Micros) -> Job:
+    """The job with these facts folded in, for rules that decide several words on one job."""
+    for event in events:
+        after = evolve(job, event, at)
+        job = job if isinstance(after, Misfit) else after
+    return job

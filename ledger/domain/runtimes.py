@@ -1,0 +1,146 @@
+"""Runtimes as a whole: their sessions, what they hold, what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from ledger.domain import leases
+from ledger.domain.commands import Beat, HeldLease
+from ledger.domain.events import (
+    Event,
+    Extension,
+    LeaseGranted,
+    LeasesExtended,
+    RuntimeEnded,
+    RuntimeStarted,
+)
+from ledger.domain.ids import (
+    NO_SESSION,
+    Fence,
+    JobId,
+    Micros,
+    QueueName,
+    RuntimeId,
+    Session,
+    micros,
+)
+from ledger.domain.job import Cancel, Job, Lease, Pending, Step, held_lease, quoted_step
+from ledger.domain.partition import Partition, RuntimeSession
+
+GRANTS_MAX = 500
+"""Leases in one entry, at most: so that an entry stays far below half a batch."""
+SILENT_PERIODS = 3
+"""After so many periods without a beat a session has ended."""
+
+
+class LeaseNews(Struct, frozen=True, gc=False):
+    """What a runtime is told of one lease that it says it holds."""
+
+    job_id: JobId
+    fence: Fence
+    lease: Lease | None
+    """None: it is not held any more; drop it."""
+    cancel: Cancel | None = None
+
+
+def beat(
+    partition: Partition, command: Beat, at: Micros, settled: Collection[JobId] = ()
+) -> tuple[Event, ...]:
+    """The facts in a beat: a session that begins or ends, leases that move, progress.
+
+    `settled` are jobs that the same record reports on: they are not prolonged.
+    """
+    if is_older(partition, command):
+        return ()
+    events: list[Event] = list(_session(partition, command))
+    moved: list[Extension] = []
+    for held in command.leases:
+        job = partition.jobs.get(held.job_id)
+        step = quoted_step(job, held.fence) if job else None
+        if job is None or step is None or held.job_id in settled:
+            continue
+        if held.progress is not None:
+            events += leases.started(job, step, at)
+            events += leases.progressed(job, step, held.progress, at)
+        # Recorded again only when less than two thirds are left of it: a short job costs none.
+        if extension := leases.extension(job, step, at, job.request.lease_us // 3):
+            moved.append(extension)
+    if moved:
+        events.append(LeasesExtended(command.queue, command.runtime_id, tuple(moved)))
+    return tuple(events)
+
+
+def _session(partition: Partition, command: Beat) -> tuple[Event, ...]:
+    known = partition.queue(command.queue).sessions.get(command.runtime_id)
+    same = known is not None and known.session == command.session
+    if command.leaving:
+        if not same:
+            return ()
+        return (RuntimeEnded(command.queue, command.runtime_id, command.session, "left"),)
+    period_us = micros(command.period_seconds)
+    if known is not None and same and (known.types, known.period_us) == (command.types, period_us):
+        return ()
+    started = RuntimeStarted(
+        command.queue, command.runtime_id, command.session, command.types, period_us
+    )
+    if known is None or same:
+        return (started,)
+    ended = RuntimeEnded(command.queue, command.runtime_id, known.session, "superseded")
+    return (ended, started)
+
+
+def is_older(partition: Partition, command: Beat) -> bool:
+    """Whether a later session of the same runtime has begun: sessions sort by their start."""
+    known = partition.queue(command.queue).sessions.get(command.runtime_id)
+    return known is not None and command.session < known.session
+
+
+def silent(
+    queue: QueueName, runtime_id: RuntimeId, session: RuntimeSession, heard_at: Micros, at: Micros
+) -> tuple[Event, ...]:
+    """The end of a session that was last heard at `heard_at`, once it has been silent too long."""
+    if at < heard_at + SILENT_PERIODS * session.period_us:
+        return ()
+    return (RuntimeEnded(queue, runtime_id, session.session, "silent"),)
+
+
+def news(partition: Partition, held: HeldLease) -> LeaseNews:
+    """What stands on record of a lease that a runtime says it holds."""
+    job = partition.jobs.get(held.job_id)
+    step = quoted_step(job, held.fence) if job else None
+    lease = held_lease(step) if step else None
+    return LeaseNews(held.job_id, held.fence, lease, job.cancel if job else None)
+
+
+def grants(
+    partition: Partition,
+    queue: QueueName,
+    types: tuple[str, ...],
+    runtime_id: RuntimeId,
+    many: int,
+    at: Micros,
+    *,
+    session: Session = NO_SESSION,
+    after: int = 0,
+) -> list[LeaseGranted]:
+    """Leases on the best `many` ready jobs; with a session, numbered on from `after`.
+
+    The partition marks them as taken until the entry that records them is applied.
+    """
+    partition.now = max(at, partition.now)
+    given: list[LeaseGranted] = []
+    while len(given) < min(many, GRANTS_MAX):
+        job = partition.next_ready(queue, types)
+        if job is None:
+            break
+        number = after + len(given) + 1 if session else 0
+        step = _pending_step(job)
+        given.append(leases.grant(job, step, runtime_id, at, session=session, number=number))
+        partition.taken.add(job.id)
+    return given
+
+
+def _pending_step(job: Job) -> Step:
+    return next(step for step in job.steps if isinstance(step.phase, Pending))

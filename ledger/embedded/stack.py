@@ -1,0 +1,234 @@
+"""Kafka and Postgres together under one directory, as the demo and `ledger dev` use them.
+
+One process at a time may run a stack: it holds a lock on the directory for as long as it lives, and
+says in `addresses.json` where its servers are, so that other processes can use them or say who has
+them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ledger.embedded.downloads import kafka_jars, postgres_programs
+from ledger.embedded.java import java
+from ledger.embedded.kafka import Kafka
+from ledger.embedded.postgres import Postgres
+from ledger.embedded.processes import POLL_SECONDS, EmbeddedError
+
+# Servers whose parent was killed a moment ago are being killed too; they are given this long.
+REMAINS_SECONDS = 5.0
+# Whoever only asks whether a stack is running holds the lock for an instant.
+LOCK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    kafka: str
+    postgres: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A stack that some process runs; `addresses` is None while it starts or stops."""
+
+    pid: int
+    addresses: Addresses | None
+
+
+class AlreadyRunning(EmbeddedError):
+    """Another process runs a stack in this directory."""
+
+    def __init__(self, directory: Path, running: Running) -> None:
+        self.pid = running.pid
+        self.addresses = running.addresses
+        where = f": Kafka at {running.addresses.kafka}" if running.addresses else ""
+        super().__init__(f"process {running.pid} already runs the servers of {directory}{where}")
+
+
+class Stack:
+    """Both servers; `directory=None` means a temporary one that is removed at the end.
+
+    For the options see `Kafka` and `Postgres`. A KeyboardInterrupt at any moment leaves nothing
+    running: what `stop` is kept from ending ends with the process.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        kafka_port: int | None = None,
+        postgres_port: int | None = None,
+        durable: bool = True,
+        fast_start: bool = False,
+    ) -> None:
+        self._temporary = directory is None
+        self.directory = _temporary_directory() if directory is None else directory.resolve()
+        self.kafka = Kafka(self.directory / "kafka", port=kafka_port, fast_start=fast_start)
+        self.postgres = Postgres(self.directory / "postgres", port=postgres_port, durable=durable)
+        self._lock: FileIO | None = None
+
+    @property
+    def addresses(self) -> Addresses:
+        """Only while started."""
+        return Addresses(kafka=self.kafka.bootstrap, postgres=self.postgres.dsn)
+
+    def start(self) -> None:
+        """Returns when both answer. Raises `AlreadyRunning`, or `EmbeddedError` and leaves nothing
+        running."""
+        if self._lock is not None:
+            raise EmbeddedError("the stack has already been started")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.directory)
+        try:
+            _wait_for_remains(self.directory)
+            # In this thread, where an interrupt ends the download.
+            java()
+            kafka_jars()
+            postgres_programs()
+            with ThreadPoolExecutor(max_workers=2) as starters:
+                starting = [starters.submit(server.start) for server in (self.kafka, self.postgres)]
+                try:
+                    for server in starting:
+                        server.result()
+                except BaseException:
+                    self._stop_servers()
+                    raise
+            self._write_addresses()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stops both and gives the directory free. May be called again."""
+        if self._lock is None:
+            return
+        self._stop_servers()
+        _addresses_file(self.directory).unlink(missing_ok=True)
+        if self._temporary:
+            self._remove()
+        self._lock.close()
+        self._lock = None
+
+    def erase(self) -> None:
+        """Removes the data of both and the directory. Raises `AlreadyRunning`."""
+        if self._lock is not None:
+            raise EmbeddedError("the stack is running: stop it before its data is removed")
+        if self.directory.exists():
+            with _locked(self.directory):
+                _wait_for_remains(self.directory)
+                self._remove()
+
+    @staticmethod
+    def running(directory: Path) -> Running | None:
+        """Who runs a stack in this directory now, if anybody."""
+        try:
+            with (directory / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            return _holder(directory)
+        return None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _stop_servers(self) -> None:
+        try:
+            self.kafka.stop()
+        finally:
+            self.postgres.stop()
+
+    def _remove(self) -> None:
+        self.postgres.erase()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _write_addresses(self) -> None:
+        pids = [*self.kafka.pids.values(), self.postgres.pid]
+        text = json.dumps({**asdict(self.addresses), "pids": pids}, indent=2)
+        place = _addresses_file(self.directory)
+        beside = place.with_suffix(".fresh")
+        # It holds the password of Postgres.
+        beside.touch(mode=0o600)
+        beside.write_text(text)
+        beside.rename(place)
+
+
+def _temporary_directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="ledger-"))
+    # As root, Postgres runs as another user, who has to get in; its own folder is closed.
+    directory.chmod(0o711)
+    return directory
+
+
+def _addresses_file(directory: Path) -> Path:
+    return directory / "addresses.json"
+
+
+def _locked(directory: Path) -> FileIO:
+    """The open lock file, with our process id in it. Closing it, or our end, gives it free."""
+    lock = (directory / "lock").open("ab", buffering=0)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.close()
+                raise AlreadyRunning(directory, _holder(directory)) from None
+            time.sleep(POLL_SECONDS)
+        else:
+            lock.truncate(0)
+            lock.write(str(os.getpid()).encode())
+            return lock
+
+
+def _holder(directory: Path) -> Running:
+    addresses, _ = _read_addresses(directory)
+    return Running(int((directory / "lock").read_text() or 0), addresses)
+
+
+def _read_addresses(directory: Path) -> tuple[Addresses | None, list[int]]:
+    try:
+        stored = json.loads(_addresses_file(directory).read_bytes())
+    except FileNotFoundError:
+        return None, []
+    return Addresses(stored["kafka"], stored["postgres"]), stored["pids"]
+
+
+def _wait_for_remains(directory: Path) -> None:
+    _, pids = _read_addresses(directory)
+    deadline = time.monotonic() + REMAINS_SECONDS
+    while any(map(_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    _addresses_file(directory).unlink(missing_ok=True)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

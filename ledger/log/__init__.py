@@ -1,0 +1,1 @@
+"""The only code that knows Kafka's wire: topics, records, appends, and who may write."""

@@ -1,0 +1,32 @@
+"""A record as the log hands it out, and as it is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Header = tuple[str, bytes]
+Outgoing = tuple[bytes | None, bytes | None, Sequence[Header]]
+"""Key, value, headers."""
+
+
+class Record(Protocol):
+    """What readers use of a consumed record; aiokafka's `ConsumerRecord` is one."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds; the broker's clock on topics with LogAppendTime."""
+        ...
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[Header]: ...

@@ -1,0 +1,1 @@
+"""What runs beside the log: the owners of partitions, their effects, reactions, and the cleaner."""
