@@ -27,7 +27,7 @@ JOBS_MAX = 1000
 EMPTY = Where()
 
 
-def start(command: CancelJobs, asked: Asked) -> BulkStarted | Rejected:
+def start(partition: Partition, command: CancelJobs, asked: Asked) -> BulkStarted | Rejected:
     if command.where == EMPTY:
         return Rejected(
             Rejection.VALIDATION_FAILED,
@@ -40,7 +40,7 @@ def start(command: CancelJobs, asked: Asked) -> BulkStarted | Rejected:
         operation_id=f"op_{digest[:32]}",
         kind="cancel",
         where=Raw(msgspec.json.encode(command.where)),
-        partitions=0,
+        partitions=partition.partitions,
         reason=command.reason,
         by=asked.actor,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from ledger.domain import bulk, deadlines, leases, runtimes
 from ledger.domain.commands import (
@@ -272,7 +273,7 @@ def cancel(
 
 
 def _start_bulk(partition: Partition, command: CancelJobs, asked: Asked) -> Decision:
-    started = bulk.start(command, asked)
+    started = bulk.start(partition, command, asked)
     if isinstance(started, Rejected):
         return started
     if started.operation_id in partition.bulks:
@@ -289,13 +290,13 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
     for word in command.reports:
         job = now.get(word.job_id) or partition.job(word.job_id)
         if job is None:
-            refused.append(_not_found(word.job_id))
+            refused.append(replace(_not_found(word.job_id), fence=word.fence))
             continue
         if job.end is not None and leases.said_before(job, word.fence):
             continue  # The report was sent again: it ended the job before.
         decision = leases.say(job, word, at, partition.next_order(at))
         if isinstance(decision, Rejected):
-            refused.append(decision)
+            refused.append(replace(decision, fence=word.fence))
             continue
         events.extend(decision)
         now[word.job_id] = leases.replayed(job, decision, at)

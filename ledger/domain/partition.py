@@ -129,6 +129,8 @@ class Partition:
 
     def __init__(self, number: int, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (frozen)
         self.number = number
+        self.partitions = 1
+        """Of the whole ledger, as the take-overs say."""
         self.bounds = bounds
         self.entry = 0
         self.at = Micros(0)
@@ -201,6 +203,12 @@ class Partition:
                 fallen.append(job)
         return fallen
 
+    def rearm(self, job: Job, at: Micros) -> None:
+        """`due` named the job, and the clock had nothing to say of it: look again a little later."""
+        when = self._due(job, at)
+        if when is not None:
+            self.timers.arm(job.id, Micros(max(when, at + SECOND)))
+
     # --- The fold --------------------------------------------------------------------------------
     def apply(self, entry: Entry) -> None:
         self.entry = entry.number
@@ -221,6 +229,7 @@ class Partition:
     def take_over(self, record: TakeOver) -> None:
         """Nobody is silent to an owner who has only begun to listen."""
         self.at = self.floor = max(record.at, self.at)
+        self.partitions = record.partitions
         for job_id, job in self.jobs.items():
             self._arm(job_id, job, self.at)
 

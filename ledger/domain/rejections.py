@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ledger.domain.ids import JobId
+from ledger.domain.ids import Fence, JobId
 
 
 class Rejection(StrEnum):
@@ -91,3 +91,5 @@ class Rejected(Struct, frozen=True, gc=False):
     job_status: str | None = None
     pointer: str | None = None
     """JSON pointer to the field that is wrong, for VALIDATION_FAILED."""
+    fence: Fence = Fence(0)
+    """That a word of a report quoted."""

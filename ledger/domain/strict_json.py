@@ -69,13 +69,18 @@ def check_integers(value: object, pointer: str = "") -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if type(item) is not str:
-                check_integers(item, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}")
+                check_integers(item, f"{pointer}/{escaped(str(key))}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
             if type(item) is not str:
                 check_integers(item, f"{pointer}/{index}")
     elif isinstance(value, int) and not -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX:
         raise UnsafeInteger(pointer)
+
+
+def escaped(key: str) -> str:
+    """A key as a JSON pointer writes it."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def may_hold_unsafe_integer(data: bytes) -> bool:
@@ -155,9 +160,7 @@ def _constant(token: str) -> NoReturn:
     raise MalformedJson(f"{token} is no JSON")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=_float, parse_constant=_constant
-)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
 
 
 def _counting(digits_max: int) -> json.JSONDecoder:

@@ -13,13 +13,21 @@ import threading
 import uuid
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ledger.embedded.downloads import kafka_jars
 from ledger.embedded.java import java
-from ledger.embedded.processes import Child, EmbeddedError, free_ports, run
+from ledger.embedded.processes import (
+    Child,
+    EmbeddedError,
+    claimed,
+    free_ports,
+    run,
+    write_whole,
+)
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -139,8 +147,6 @@ class Kafka:
         self._stopped.clear()
         self._nodes = self._new_nodes()
         try:
-            self._write_settings()
-            self._format()
             self._launch(*self._nodes)
         except BaseException:
             self.stop()
@@ -166,10 +172,11 @@ class Kafka:
             self._child(number).kill()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: the node keeps its connections and answers nothing."""
-        self._child(number).send(signal.SIGSTOP)
+        """SIGSTOP: the node keeps its connections and answers nothing. Returns once it stands."""
+        self._child(number).pause()
 
     def resume(self, number: int) -> None:
+        """SIGCONT: it goes on as if nothing had been, its timers long due."""
         self._child(number).send(signal.SIGCONT)
 
     def restart(self, *numbers: int) -> None:
@@ -211,70 +218,71 @@ class Kafka:
             raise EmbeddedError(f"Kafka node {number} has not been started")
         return child
 
-    def _write_settings(self) -> None:
-        # Static voters, because their addresses are read from here at each start: those of a
-        # dynamic quorum lie in its log, and nodes whose ports all changed would never meet.
-        voters = ",".join(
-            f"{number}@127.0.0.1:{node.controller_port}" for number, node in self._nodes.items()
-        )
-        size = len(self._nodes)
-        for number, node in self._nodes.items():
-            node.directory.mkdir(parents=True, exist_ok=True)
-            node.properties.write_text(
-                SERVER_PROPERTIES.format(
-                    node=number,
-                    voters=voters,
-                    port=node.port,
-                    controller_port=node.controller_port,
-                    data=node.directory / "data",
-                    replicas=size,
-                    in_sync_min=size // 2 + 1,
-                )
-            )
-        (self._directory / "log4j2.properties").write_text(LOG4J_PROPERTIES)
-
-    def _format(self) -> None:
-        for node in self._nodes.values():
-            if (node.directory / "data" / "meta.properties").exists():
-                continue
-            tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
-            run(
-                [
-                    *self._java(fast_start=True),
-                    *tool,
-                    "-t",
-                    self._cluster_id(),
-                    "-c",
-                    node.properties,
-                ],
-                name="formatting Kafka's data directory",
-                log=node.directory / "format.log",
-                directory=node.directory,
-                seconds=FORMAT_SECONDS,
-            )
-
-    def _cluster_id(self) -> str:
-        place = self._directory / "cluster.id"
-        if not place.exists():
-            place.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
-        return place.read_text()
-
     def _launch(self, *numbers: int) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        (self._directory / "log4j2.properties").write_text(LOG4J_PROPERTIES)
         command = [*self._java(fast_start=self._fast_start), "kafka.Kafka"]
         for number in numbers:
             node = self._nodes[number]
-            with self._spawning:
-                if self._stopped.is_set():
-                    raise EmbeddedError("Kafka was stopped while it started")
-                node.child = Child(
-                    [*command, node.properties], log=node.log, directory=node.directory
-                )
+            node.directory.mkdir(parents=True, exist_ok=True)
+            with claimed(node.directory) as claim:
+                self._write_settings(number, node)
+                self._format(node, claim)
+                with self._spawning:
+                    if self._stopped.is_set():
+                        raise EmbeddedError("Kafka was stopped while it started")
+                    node.child = Child(
+                        [*command, node.properties],
+                        log=node.log,
+                        directory=node.directory,
+                        claim=claim,
+                    )
         for number in numbers:
             self._child(number).wait_until(
                 lambda child: READY_LINE in child.output,
                 name=f"Kafka node {number}",
                 seconds=READY_SECONDS,
             )
+
+    def _write_settings(self, number: int, node: _Node) -> None:
+        # Static voters, because their addresses are read from here at each start: those of a
+        # dynamic quorum lie in its log, and nodes whose ports all changed would never meet.
+        voters = ",".join(
+            f"{number}@127.0.0.1:{node.controller_port}" for number, node in self._nodes.items()
+        )
+        size = len(self._nodes)
+        node.properties.write_text(
+            SERVER_PROPERTIES.format(
+                node=number,
+                voters=voters,
+                port=node.port,
+                controller_port=node.controller_port,
+                data=node.directory / "data",
+                replicas=size,
+                in_sync_min=size // 2 + 1,
+            )
+        )
+
+    def _format(self, node: _Node, claim: FileIO) -> None:
+        if (node.directory / "data" / "meta.properties").exists():
+            return
+        tool = [*self._java(fast_start=True), "kafka.tools.StorageTool", "format"]
+        # An id may begin with a dash.
+        cluster = f"--cluster-id={self._cluster_id()}"
+        run(
+            [*tool, "--ignore-formatted", cluster, "-c", node.properties],
+            name="formatting Kafka's data directory",
+            log=node.directory / "format.log",
+            directory=node.directory,
+            seconds=FORMAT_SECONDS,
+            claim=claim,
+        )
+
+    def _cluster_id(self) -> str:
+        place = self._directory / "cluster.id"
+        if not place.exists():
+            write_whole(place, urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        return place.read_text()
 
     def _java(self, *, fast_start: bool) -> list[str]:
         return [

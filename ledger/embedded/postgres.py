@@ -17,8 +17,8 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,7 +27,14 @@ import psycopg
 from psycopg import sql
 
 from ledger.embedded.downloads import postgres_programs
-from ledger.embedded.processes import Child, EmbeddedError, free_ports, run
+from ledger.embedded.processes import (
+    Child,
+    EmbeddedError,
+    claimed,
+    free_ports,
+    run,
+    write_whole,
+)
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -36,11 +43,10 @@ CONNECT_SECONDS = 10
 USER = "ledger"
 DATABASE = "ledger"
 ROOTS_DATA = Path("/var/lib/job-ledger")
-# What a server with this output found is the remains of one that was killed a moment ago.
-STILL_ENDING = "pre-existing shared memory block"
 
-# Faster, and what is lost is lost only when the machine itself fails.
-NOT_DURABLE = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
+# What is lost is lost only when the machine itself fails. `synchronous_commit=off` would also lose
+# commits when no more than the server is killed, and next to `fsync=off` it gains little.
+NOT_DURABLE = ("-c", "fsync=off", "-c", "full_page_writes=off")
 
 
 class Postgres:
@@ -81,11 +87,12 @@ class Postgres:
         self._stopped.clear()
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            data = self._data()
-            self._initialise(data)
-            # After a kill, clients find it where it was.
-            self._port = self._fixed_port or self._port or free_ports(1)[0]
-            self._launch(data)
+            with claimed(self._directory) as claim:
+                data = self._data()
+                self._initialise(data, claim)
+                # After a kill, clients find it where it was.
+                self._port = self._fixed_port or self._port or free_ports(1)[0]
+                self._launch(data, claim)
             self._ensure_database()
         except BaseException:
             self.stop()
@@ -108,7 +115,11 @@ class Postgres:
         """Removes the data, wherever it lies, and the directory; the server must be stopped."""
         if self.pid is not None:
             raise EmbeddedError("Postgres is running: stop it before its data is removed")
+        if not self._directory.exists():
+            return
         place = self._directory / "data"
+        with claimed(self._directory):
+            pass
         if place.is_symlink():
             shutil.rmtree(Path(os.path.realpath(place)).parent, ignore_errors=True)
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -170,7 +181,7 @@ class Postgres:
         place.symlink_to(home / "data")
         return home / "data"
 
-    def _initialise(self, data: Path) -> None:
+    def _initialise(self, data: Path, claim: FileIO) -> None:
         """Makes a data directory beside its place and moves it there once it is whole."""
         if (data / "PG_VERSION").exists():
             return
@@ -195,41 +206,35 @@ class Postgres:
             log=self._directory / "initdb.log",
             directory=fresh,
             seconds=INIT_SECONDS,
+            claim=claim,
             user=self._user,
         )
         word.unlink()
-        self._password.touch(mode=0o600)
-        self._password.write_text(password)
+        write_whole(self._password, password, mode=0o600)
         fresh.rename(data)
 
-    def _launch(self, data: Path) -> None:
+    def _launch(self, data: Path, claim: FileIO) -> None:
         command = [
             *(postgres_programs() / "postgres", "-D", data, "-p", str(self._port)),
             *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
             *(() if self._durable else NOT_DURABLE),
         ]
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
-            with self._spawning:
-                if self._stopped.is_set():
-                    raise EmbeddedError("Postgres was stopped while it started")
-                child = self._child = Child(
-                    command,
-                    log=self._directory / "server.log",
-                    directory=data,
-                    user=self._user,
-                )
-            try:
-                child.wait_until(
-                    lambda child: _is_ready(data, child.pid),
-                    name="Postgres",
-                    seconds=READY_SECONDS,
-                )
-            except EmbeddedError:
-                if STILL_ENDING not in child.output or time.monotonic() > deadline:
-                    raise
-            else:
-                return
+        # The claim tells us that no process of an earlier server lives. Postgres goes by the process
+        # ids in this file, and takes a dead one that nobody has waited for yet for a living one.
+        (data / "postmaster.pid").unlink(missing_ok=True)
+        with self._spawning:
+            if self._stopped.is_set():
+                raise EmbeddedError("Postgres was stopped while it started")
+            self._child = Child(
+                command,
+                log=self._directory / "server.log",
+                directory=data,
+                claim=claim,
+                user=self._user,
+            )
+        self._child.wait_until(
+            lambda child: _is_ready(data, child.pid), name="Postgres", seconds=READY_SECONDS
+        )
 
 
 def _is_ready(data: Path, pid: int) -> bool:

@@ -8,6 +8,7 @@ leaves the servers running, and they must be ended by hand.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import secrets
@@ -16,12 +17,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
 
 KILL_SECONDS = 10.0
+# Servers whose parent was killed a moment ago are being killed too; they are given this long.
+REMAINS_SECONDS = 10.0
 POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 4_000
 # Below the range from which Linux and macOS take the local ports of outgoing connections: a server
@@ -64,9 +68,10 @@ class Child:
         *,
         log: Path,
         directory: Path,
-        environment: Mapping[str, str] | None = None,
+        claim: FileIO | None = None,
         user: pwd.struct_passwd | None = None,
     ) -> None:
+        """`claim`: the file from `claimed`, which the process and its children keep open."""
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
         words = [str(word) for word in command]
@@ -83,7 +88,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env={**os.environ, **(environment or {})},
+                pass_fds=() if claim is None else (claim.fileno(),),
                 start_new_session=True,
             )
             try:
@@ -92,6 +97,9 @@ class Child:
                 # Interrupted while waiting: nobody else will ever know of the process.
                 starting.add_done_callback(_kill_started)
                 raise
+        if claim is not None:
+            claim.truncate(0)
+            claim.write(str(self.pid).encode())
 
     @property
     def pid(self) -> int:
@@ -134,6 +142,12 @@ class Child:
         """Does nothing to a process that has ended."""
         self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """Returns once every thread stands still (elsewhere than on Linux: soon after)."""
+        self.send(signal.SIGSTOP)
+        if sys.platform == "linux" and self.alive:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def stop(self, number: signal.Signals, *, seconds: float) -> None:
         """Asks with the signal; after `seconds` kills. A paused process is resumed to hear it."""
         self.send(number)
@@ -166,14 +180,52 @@ def run(
     log: Path,
     directory: Path,
     seconds: float,
+    claim: FileIO | None = None,
     user: pwd.struct_passwd | None = None,
 ) -> None:
     """Runs a command to its end. Raises `EmbeddedError` unless it succeeds in time."""
-    child = Child(command, log=log, directory=directory, user=user)
+    child = Child(command, log=log, directory=directory, claim=claim, user=user)
     try:
         child.wait(name=name, seconds=seconds)
     finally:
         child.kill()
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[FileIO]:
+    """Keeps other servers out of the directory for as long as any process has the file open.
+
+    A server inherits it, so what remains of one whose parent was killed is waited for; raises
+    `EmbeddedError` if it does not go.
+    """
+    place = directory / "claim"
+    with place.open("ab", buffering=0) as claim:
+        deadline = time.monotonic() + REMAINS_SECONDS
+        while not locked(claim):
+            if time.monotonic() > deadline:
+                raise EmbeddedError(
+                    f"a server still works in {directory}, process {place.read_text()}: end it"
+                )
+            time.sleep(POLL_SECONDS)
+        yield claim
+
+
+def locked(file: FileIO, how: int = fcntl.LOCK_EX) -> bool:
+    """Whether the lock could be had at once. It lasts until no process has the file open."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_whole(place: Path, text: str, *, mode: int = 0o644) -> None:
+    """Whoever reads the file finds the old text or the new, never half of it."""
+    beside = place.with_name(f"{place.name}.fresh")
+    beside.unlink(missing_ok=True)
+    beside.touch(mode=mode)
+    beside.write_text(text)
+    beside.rename(place)
 
 
 def free_ports(count: int) -> list[int]:

@@ -24,10 +24,8 @@ from ledger.embedded.downloads import kafka_jars, postgres_programs
 from ledger.embedded.java import java
 from ledger.embedded.kafka import Kafka
 from ledger.embedded.postgres import Postgres
-from ledger.embedded.processes import POLL_SECONDS, EmbeddedError
+from ledger.embedded.processes import POLL_SECONDS, EmbeddedError, locked, write_whole
 
-# Servers whose parent was killed a moment ago are being killed too; they are given this long.
-REMAINS_SECONDS = 5.0
 # Whoever only asks whether a stack is running holds the lock for an instant.
 LOCK_SECONDS = 0.5
 
@@ -89,9 +87,10 @@ class Stack:
         if self._lock is not None:
             raise EmbeddedError("the stack has already been started")
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.directory)
+        self._lock = _hold(self.directory)
         try:
-            _wait_for_remains(self.directory)
+            # Those of a process that was killed.
+            _addresses_file(self.directory).unlink(missing_ok=True)
             # In this thread, where an interrupt ends the download.
             java()
             kafka_jars()
@@ -125,21 +124,17 @@ class Stack:
         if self._lock is not None:
             raise EmbeddedError("the stack is running: stop it before its data is removed")
         if self.directory.exists():
-            with _locked(self.directory):
-                _wait_for_remains(self.directory)
+            with _hold(self.directory):
                 self._remove()
 
     @staticmethod
     def running(directory: Path) -> Running | None:
         """Who runs a stack in this directory now, if anybody."""
         try:
-            with (directory / "lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with (directory / "lock").open("rb", buffering=0) as lock:
+                return None if locked(lock, fcntl.LOCK_SH) else _holder(directory)
         except FileNotFoundError:
             return None
-        except BlockingIOError:
-            return _holder(directory)
-        return None
 
     def __enter__(self) -> Self:
         self.start()
@@ -164,14 +159,9 @@ class Stack:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _write_addresses(self) -> None:
-        pids = [*self.kafka.pids.values(), self.postgres.pid]
-        text = json.dumps({**asdict(self.addresses), "pids": pids}, indent=2)
-        place = _addresses_file(self.directory)
-        beside = place.with_suffix(".fresh")
+        text = json.dumps(asdict(self.addresses), indent=2)
         # It holds the password of Postgres.
-        beside.touch(mode=0o600)
-        beside.write_text(text)
-        beside.rename(place)
+        write_whole(_addresses_file(self.directory), text, mode=0o600)
 
 
 def _temporary_directory() -> Path:
@@ -185,50 +175,23 @@ def _addresses_file(directory: Path) -> Path:
     return directory / "addresses.json"
 
 
-def _locked(directory: Path) -> FileIO:
+def _hold(directory: Path) -> FileIO:
     """The open lock file, with our process id in it. Closing it, or our end, gives it free."""
     lock = (directory / "lock").open("ab", buffering=0)
     deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                lock.close()
-                raise AlreadyRunning(directory, _holder(directory)) from None
-            time.sleep(POLL_SECONDS)
-        else:
-            lock.truncate(0)
-            lock.write(str(os.getpid()).encode())
-            return lock
+    while not locked(lock):
+        if time.monotonic() > deadline:
+            lock.close()
+            raise AlreadyRunning(directory, _holder(directory))
+        time.sleep(POLL_SECONDS)
+    lock.truncate(0)
+    lock.write(str(os.getpid()).encode())
+    return lock
 
 
 def _holder(directory: Path) -> Running:
-    addresses, _ = _read_addresses(directory)
-    return Running(int((directory / "lock").read_text() or 0), addresses)
-
-
-def _read_addresses(directory: Path) -> tuple[Addresses | None, list[int]]:
     try:
-        stored = json.loads(_addresses_file(directory).read_bytes())
+        addresses = Addresses(**json.loads(_addresses_file(directory).read_bytes()))
     except FileNotFoundError:
-        return None, []
-    return Addresses(stored["kafka"], stored["postgres"]), stored["pids"]
-
-
-def _wait_for_remains(directory: Path) -> None:
-    _, pids = _read_addresses(directory)
-    deadline = time.monotonic() + REMAINS_SECONDS
-    while any(map(_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    _addresses_file(directory).unlink(missing_ok=True)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        addresses = None
+    return Running(int((directory / "lock").read_text() or 0), addresses)

@@ -64,6 +64,10 @@ class LogTruncated(TermEnded):
     """The log ends before what it had acknowledged: records are lost. Stop loudly."""
 
 
+class AppendRefused(TermEnded):
+    """The broker refuses for good (size, rights): nothing of this landed, and nothing more will."""
+
+
 class LedgerMismatch(LogError):
     """The partition's log belongs to another ledger, or to one of another partition count."""
 

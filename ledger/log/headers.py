@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledger.domain.ids import Micros, rfc3339_micros
-from ledger.log.records import Header
+from ledger.log.records import Header, ReadHeader
 
 SPECVERSION: Header = ("ce_specversion", b"1.0")
 JSON: Header = ("content-type", b"application/json")
@@ -40,7 +40,7 @@ def cloud_event(
     return headers
 
 
-def text_header(headers: Sequence[Header], name: str) -> str:
+def text_header(headers: Sequence[ReadHeader], name: str) -> str:
     """Empty if absent or not UTF-8."""
     for key, value in headers:
         if key == name and value is not None:

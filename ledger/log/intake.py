@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from asyncio import Event
+import asyncio
+from typing import Any
+
+from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import RecordTooLargeError as FetchTooSmall
+from aiokafka.structs import TopicPartition
 
 from ledger.log.connection import Connection
-from ledger.log.offsets import Isolation
+from ledger.log.consumers import log_consumer, stop
+from ledger.log.errors import LogError, LogUnavailable, OffsetOutOfRange, ReaderStuck
+from ledger.log.offsets import Isolation, Offsets
 from ledger.log.records import Record
+
+BUFFERED_MAX = 5_000
+"""Records of one partition; one fetch more may come on top."""
+
+
+class _Followed:
+    """One partition: what has come and was not taken, and where its consumer stands."""
+
+    __slots__ = ("arrived", "buffer", "error", "moved_at", "paused", "position")
+
+    def __init__(self, offset: int, now: float) -> None:
+        self.buffer: list[Record] = []
+        self.position = offset
+        self.paused = False
+        self.error: LogError | None = None
+        self.arrived = asyncio.Event()
+        self.moved_at = now
 
 
 class Intake:
     """`follow` partitions, then `take` what has arrived, without awaiting.
 
     A partition whose buffer is full is paused; the others go on. Errors of one partition (its
-    offset is out of range) are raised by its `take` only; `failure` is the intake's own.
+    offset is out of range) are raised by its `take` only; `failure` is the intake's own, and every
+    `take` raises it.
     """
 
     def __init__(
@@ -22,36 +47,200 @@ class Intake:
         topic: str,
         *,
         isolation: Isolation,
-        buffered_max: int = 5_000,
+        buffered_max: int = BUFFERED_MAX,
     ) -> None:
-        raise NotImplementedError
+        self._connection = connection
+        self._topic = topic
+        self._isolation: Isolation = isolation
+        self._buffered_max = buffered_max
+        self._offsets = Offsets(connection, isolation)
+        self._consumer: Any = None
+        self._followed: dict[int, _Followed] = {}
+        self._wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        try:
+            await self._offsets.start()
+            self._consumer = await self._new_consumer()
+        except BaseException:
+            await self.close()
+            raise
+        self._assign()
+        for work in (self._pump(), self._watch()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
 
-    async def close(self) -> None: ...
-
-    def follow(self, partition: int, offset: int) -> None:
-        """Read `partition` from `offset` on; what was buffered of it is dropped."""
-        ...
-
-    def unfollow(self, partition: int) -> None: ...
-
-    def take(self, partition: int, records_max: int) -> list[Record]:
-        """What has arrived, in order; empty if nothing has."""
-        ...
-
-    def position(self, partition: int) -> int:
-        """The offset to take next: everything below was taken, or is a control record or of an
-        aborted transaction. Compare this with an end offset, never the last record."""
-        ...
-
-    def buffered(self, partition: int) -> int: ...
-
-    def arrived(self, partition: int) -> Event:
-        """Set when records, a new position or an error came; the taker clears it."""
-        ...
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await stop(consumer, self._connection)
+        await self._offsets.close()
 
     @property
     def failure(self) -> BaseException | None:
         """Why the whole intake stopped; the process should not go on."""
-        ...
+        return self._failure
+
+    def follow(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on; what was buffered of it is dropped."""
+        self._followed[partition] = _Followed(offset, _now())
+        self._assign()
+
+    def unfollow(self, partition: int) -> None:
+        if self._followed.pop(partition, None) is not None:
+            self._assign()
+
+    def take(self, partition: int, records_max: int) -> list[Record]:
+        """What has arrived, in order; empty if nothing has."""
+        followed = self._followed[partition]
+        if self._failure is not None:
+            raise LogUnavailable(f"{self._topic} is read no more") from self._failure
+        buffer = followed.buffer
+        taken = buffer[:records_max]
+        del buffer[:records_max]
+        if not taken and followed.error is not None:
+            raise followed.error
+        if followed.paused and 2 * len(buffer) <= self._buffered_max:
+            followed.paused = False
+            followed.moved_at = _now()
+            self._consumer.resume(self._place(partition))
+        return taken
+
+    def position(self, partition: int) -> int:
+        """The offset to take next: everything below was taken, or is a control record or of an
+        aborted transaction. Compare this with an end offset, never the last record."""
+        followed = self._followed[partition]
+        return followed.buffer[0].offset if followed.buffer else followed.position
+
+    def buffered(self, partition: int) -> int:
+        """How many records have come and were not taken."""
+        return len(self._followed[partition].buffer)
+
+    def arrived(self, partition: int) -> asyncio.Event:
+        """Set when records, a new position or an error came; the taker clears it."""
+        return self._followed[partition].arrived
+
+    async def _new_consumer(self) -> Any:
+        return await log_consumer(self._connection, "intake", isolation=self._isolation)
+
+    def _place(self, partition: int) -> TopicPartition:
+        return TopicPartition(self._topic, partition)
+
+    def _assign(self) -> None:
+        """Anew for all of them, each from behind what it has buffered."""
+        reading = {p: each for p, each in self._followed.items() if each.error is None}
+        if not reading:
+            # An empty assignment would make the client ask for all topics of the cluster.
+            self._wanted.clear()
+            return
+        if self._consumer is None:
+            return
+        self._consumer.assign([self._place(partition) for partition in reading])
+        for partition, followed in reading.items():
+            self._consumer.seek(self._place(partition), followed.position)
+            followed.moved_at = _now()
+            if followed.paused:
+                self._consumer.pause(self._place(partition))
+        self._wanted.set()
+
+    async def _pump(self) -> None:
+        wait_ms = int(self._connection.bounds.poll_seconds * 1000)
+        while True:
+            await self._wanted.wait()
+            consumer = self._consumer
+            try:
+                found = await consumer.getmany(timeout_ms=wait_ms)
+            except OffsetOutOfRangeError as error:
+                for place, offset in error.args[0].items():
+                    self._fail(place.partition, offset, "the intake holds no such record")
+                continue
+            except FetchTooSmall as error:
+                place, offset = error.args[1], error.args[2]
+                self._fail(place.partition, offset, "a batch is larger than a fetch may be")
+                continue
+            for place, records in found.items():
+                followed = self._followed.get(place.partition)
+                if followed is not None:
+                    followed.buffer += records
+            await self._note_positions(consumer)
+            # What is there already is handed out without a pause; others must live too.
+            await asyncio.sleep(0)
+
+    async def _note_positions(self, consumer: Any) -> None:
+        """Also of partitions where only control records or aborted transactions passed by."""
+        for partition, followed in list(self._followed.items()):
+            place = self._place(partition)
+            if consumer is not self._consumer or place not in consumer.assignment():
+                continue
+            position = await consumer.position(place)  # It is known, so this does not wait.
+            if position == followed.position:
+                continue
+            followed.position = position
+            followed.moved_at = _now()
+            followed.arrived.set()
+            if not followed.paused and len(followed.buffer) >= self._buffered_max:
+                followed.paused = True
+                consumer.pause(place)
+
+    def _fail(self, partition: int, offset: int, what: str) -> None:
+        followed = self._followed.get(partition)
+        if followed is not None and followed.position == offset:
+            followed.error = OffsetOutOfRange(self._topic, partition, offset, what)
+            followed.arrived.set()
+            self._assign()
+
+    async def _watch(self) -> None:
+        """A consumer can stop fetching for good after a broker's restart: make it anew, once."""
+        stuck_seconds = self._connection.bounds.stuck_seconds
+        restarted = False
+        while True:
+            await asyncio.sleep(stuck_seconds / 4)
+            stuck = await self._stuck(stuck_seconds)
+            if not stuck:
+                restarted = restarted and any(
+                    _now() - each.moved_at > stuck_seconds for each in self._followed.values()
+                )
+                continue
+            if restarted:
+                raise ReaderStuck(f"{self._topic}{sorted(stuck)}: records are there, none comes")
+            restarted = True
+            old, self._consumer = self._consumer, await self._new_consumer()
+            self._assign()
+            await stop(old, self._connection)
+
+    async def _stuck(self, stuck_seconds: float) -> set[int]:
+        """The partitions that lag and do not move."""
+        silent = {
+            partition: each.position
+            for partition, each in self._followed.items()
+            if not each.paused and not each.error and _now() - each.moved_at > stuck_seconds
+        }
+        if not silent:
+            return set()
+        try:
+            ends = await self._offsets.ends(self._topic, silent)
+        except LogUnavailable:
+            return set()  # The broker is away: waiting is right, and others report it.
+        return {partition for partition, position in silent.items() if ends[partition] > position}
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, KafkaError | CorruptRecordException):
+            error = LogUnavailable(f"{self._topic}: {error!r}")
+        self._failure = self._failure or error
+        for followed in self._followed.values():
+            followed.arrived.set()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import Literal
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
 
 from ledger.log.connection import Connection
+from ledger.log.consumers import log_consumer, stop
+from ledger.log.errors import LogUnavailable
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -13,26 +20,54 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 class Offsets:
     """A client of its own: a consumer's `end_offsets` would queue behind its long-poll fetches.
 
-    Raises `LogUnavailable` when no answer comes in time.
+    Under `read_committed` an end is where the first open transaction begins. Raises
+    `LogUnavailable` when no answer comes in time.
     """
 
     def __init__(self, connection: Connection, isolation: Isolation = "read_uncommitted") -> None:
-        raise NotImplementedError
+        self._connection = connection
+        self._isolation = isolation
+        self._client: Any = None
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        self._client = await log_consumer(self._connection, "offsets", isolation=self._isolation)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await stop(client, self._connection)
 
-    async def __aenter__(self) -> Offsets: ...
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
 
-    async def __aexit__(self, *_: object) -> None: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
     async def end(self, topic: str, partition: int) -> int:
         """The offset after the last record, asked for after this call began."""
-        ...
+        ends = await self.ends(topic, (partition,))
+        return ends[partition]
 
-    async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]: ...
+    async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """One request a broker for all of them."""
+        return await self._ask(self._client.end_offsets, topic, partitions)
 
     async def first(self, topic: str, partition: int) -> int:
         """The offset of the first record that is there."""
-        ...
+        firsts = await self._ask(self._client.beginning_offsets, topic, (partition,))
+        return firsts[partition]
+
+    async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        try:
+            async with asyncio.timeout(self._connection.bounds.offsets_seconds):
+                answer = await question(wanted)
+        except (KafkaError, TimeoutError) as error:
+            raise LogUnavailable(f"no offsets of {topic}: {error!r}") from error
+        return {found.partition: offset for found, offset in answer.items()}

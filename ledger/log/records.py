@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 Header = tuple[str, bytes]
+ReadHeader = tuple[str, bytes | None]
+"""Kafka has headers without a value."""
 Outgoing = tuple[bytes | None, bytes | None, Sequence[Header]]
 """Key, value, headers."""
 
@@ -29,4 +31,4 @@ class Record(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> Sequence[Header]: ...
+    def headers(self) -> Sequence[ReadHeader]: ...

@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 
 from ledger.domain.ids import CommandId, JobId
 from ledger.log.headers import cloud_event, text_header
+from ledger.log.raw_fields import decoder_of
 from ledger.log.records import Outgoing, Record
 
 Outcome = Literal["accepted", "duplicate", "rejected", "parked"]
@@ -38,7 +39,7 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Reply)
+_decode = decoder_of(Reply)
 
 
 def reply_record(reply: Reply, reply_to: str, *, source: str) -> tuple[int, Outgoing]:
@@ -61,6 +62,6 @@ def reply_from(record: Record) -> Reply | None:
     if text_header(record.headers, "ce_type") != Reply.TYPE or record.value is None:
         return None
     try:
-        return _decoder.decode(record.value)
+        return _decode(record.value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

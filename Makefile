@@ -1,0 +1,83 @@
+# One word for each thing a developer does. `make` alone lists them.
+
+PYTHONS := python3.11 python3.12 python3.13 python3 python
+VENV    := .venv
+BIN     := $(VENV)/bin
+# Named by what they are made from: a changed file, not a touched one, installs anew.
+LOCKED  := $(VENV)/locked-$(shell cksum < requirements.lock | tr ' ' '-')
+READY   := $(VENV)/ready-$(shell cksum < pyproject.toml | tr ' ' '-')
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras \
+           --generate-hashes --no-emit-index-url --no-header pyproject.toml
+PIP     := $(BIN)/pip install --quiet --disable-pip-version-check
+PYTEST  := $(BIN)/pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo dev test check services chaos bench generate verify lock clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(LOCKED) $(READY)  ## Make the environment and fetch the servers (does nothing when done)
+
+demo: setup  ## See jobs run, fail, be retried and survive a kill, on real servers
+	$(BIN)/ledger demo
+
+dev: setup  ## Run everything here, until Ctrl-C
+	$(BIN)/ledger dev
+
+test: setup  ## Run every test but the chaos ones
+	$(PYTEST) --ignore=tests/chaos
+
+check: setup  ## Run what CI runs before the tests: format, lint, types, layers, lock, generated docs
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT \
+	  && cp requirements.lock "$$fresh/requirements.lock" \
+	  && $(COMPILE) --output-file "$$fresh/requirements.lock" >/dev/null \
+	  && diff -u requirements.lock "$$fresh/requirements.lock" \
+	  || { echo "requirements.lock does not fit pyproject.toml: run 'make lock'" >&2; exit 1; }
+	@if [ -f cli/generate.py ]; then $(BIN)/python -m cli.generate --check; fi
+
+services: setup  ## Run the tests that need real servers
+	$(PYTEST) tests/services
+
+chaos: setup  ## Run the tests that kill, pause and cut off real processes
+	$(PYTEST) tests/chaos
+
+bench: setup  ## Measure
+	$(BIN)/python -m benchmarks
+
+generate: setup  ## Write the documents that are made from the code
+	$(BIN)/python -m cli.generate
+
+verify: setup  ## Check the log of the servers of `make dev`: chain, order, read models
+	$(BIN)/ledger verify
+
+lock: setup  ## Bring requirements.lock up to date with pyproject.toml, newer versions only if asked
+	$(COMPILE) --output-file requirements.lock $(UPGRADE)
+
+clean:  ## Remove the environment, the caches and the data of `make dev`
+	@if [ -d .ledger ]; then $(BIN)/python -m ledger.embedded erase .ledger; fi
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(READY): $(LOCKED)
+	$(PIP) --no-build-isolation --no-deps --editable .
+	$(BIN)/python -m ledger.embedded fetch
+	@touch $@
+
+$(LOCKED):
+	@for python in $(VENV)/bin/python $(PYTHONS); do \
+	  if $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    found=$$python; break; \
+	  fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "Python 3.11 or newer with its venv module is missing." >&2; \
+	  echo "  Debian: apt-get install python3 python3-venv    macOS: brew install python@3.13" >&2; \
+	  exit 1; \
+	fi; \
+	[ "$$found" = $(VENV)/bin/python ] || { echo "making $(VENV) with $$found"; $$found -m venv --clear $(VENV); }
+	$(PIP) --require-hashes -r requirements.lock
+	@touch $@

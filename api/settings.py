@@ -1,0 +1,34 @@
+"""What the HTTP side needs to know, read once at the root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.log.connection import Connection
+from ledger.log.partitions import PARTITIONS_DEFAULT
+from ledger.log.topics import Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`dsn` is the Postgres address of the read models."""
+
+    connection: Connection
+    dsn: str
+    topics: Topics = Topics()
+    schema: str = "ledger"
+    """Of the read models' tables."""
+    partitions: int = PARTITIONS_DEFAULT
+    """Fixed for the life of the ledger."""
+    tenant: str = "default"
+    """Idempotency keys of one tenant say nothing to another."""
+    source: str = "ledger.api"
+    """`ce_source` of the commands sent."""
+    connections_max: int = 8
+    """To Postgres."""
+    decision_seconds: float = 5.0
+    """How long a write waits for its decision unless it says otherwise."""
+    view_seconds: float = 2.0
+    """How long a read waits for the position that it needs unless it says otherwise."""
+    in_flight_max: int = 10_000
+    """Requests that wait for a decision at the same time."""

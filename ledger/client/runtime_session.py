@@ -1,0 +1,637 @@
+"""What a runtime and the owner of one queue say to each other, without I/O and without a clock.
+
+`take` what the inbox holds, `finish` what handlers did, `tick` when time has passed: each returns
+the orders for the handlers. `speak` makes the records that say all that is news.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from math import inf
+from typing import Final, assert_never
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from ledger.client.command_ids import new_session
+from ledger.domain.commands import (
+    Beat,
+    HeldLease,
+    ProgressSaid,
+    Report,
+    Reported,
+    ReportedCancel,
+    ReportedFailure,
+    ReportedRelease,
+    ReportedResult,
+    ReportedStart,
+    ReportedWait,
+)
+from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
+from ledger.domain.runtimes import SILENT_PERIODS
+from ledger.log.inbox import (
+    Assigned,
+    AssignedItem,
+    BeatAnswered,
+    InboxRecord,
+    OwnerChanged,
+    ReportRefused,
+)
+
+SLOTS_MAX = 1_000
+HELD_MAX = 1_200
+"""Leases that one beat lists, at most: it stays below 256 KiB."""
+WORDS_MAX = 128
+"""Jobs in one report, at most: what the owner records of them stays far below half a batch."""
+REPORT_BYTES_MAX = 160_000
+"""Of the words in one report; the beat comes on top."""
+CARRIED_LEASES_MAX = 300
+"""A beat of more leases goes in a record of its own, behind the report."""
+PROGRESS_BYTES_MAX = 48_000
+"""Of progress in one beat; what does not fit is said by the next."""
+START_SECONDS = 0.05
+"""A job that runs for so long is said to have started; a shorter one by its result alone."""
+PROGRESS_SECONDS = 0.2
+"""Progress is said at once, then at most so often."""
+PERIOD_SECONDS_MIN = 0.1
+BEATS_PER_LEASE = 3
+UNANSWERED_SECONDS = 1.0
+"""A beat that is not answered is repeated after this, then after twice this, up to the period."""
+RESEND_PERIODS = 2
+"""Words not acknowledged for so many periods are said again."""
+RESEND_SECONDS_MAX = 60.0
+MARGIN_PART = 0.05
+"""Of a lease: so long before its end work stops, if no extension came."""
+MARGIN_SECONDS_MAX = 2.0
+QUIET_PERIODS = SILENT_PERIODS - 0.5
+"""After so many periods without an appended beat the owner may count the session as ended."""
+ASKED_MAX = 2_000
+"""Beats whose time of sending is remembered."""
+INVALID_OUTPUT = "INVALID_OUTPUT"
+REFUSED_FOR_GOOD = frozenset({"VALIDATION_FAILED", "ENTRY_TOO_LARGE", "PAYLOAD_TOO_LARGE"})
+"""Refusals of a result that saying it again cannot change: the attempt failed."""
+
+Ending = ReportedResult | ReportedFailure | ReportedRelease | ReportedCancel | ReportedWait
+"""A word that ends an attempt."""
+
+
+class JobBody(Struct, frozen=True, gc=False):
+    """What a runtime uses of a job's view."""
+
+    type: str
+    payload: Raw = Raw(b"{}")
+    labels: dict[str, str] = {}
+    lease_seconds: float = 60.0
+    timeout_seconds: float = 120.0
+    max_attempts: int = 1
+
+
+class Why(Enum):
+    """Why a handler is told to stop."""
+
+    LOST = "the lease is not held any more"
+    RAN_OUT = "no extension of the lease came in time"
+    GRACE_ENDED = "the time to stop by oneself is over"
+    LEAVING = "the runtime is leaving"
+
+
+class Held:
+    """One lease, from its assignment until the report on it is acknowledged."""
+
+    __slots__ = (
+        "attempt",
+        "began_at",
+        "body",
+        "cancel_at",
+        "ends_at",
+        "fence",
+        "job",
+        "job_id",
+        "lost",
+        "progress",
+        "progress_in",
+        "session",
+        "started_in",
+        "step",
+        "stopped",
+        "word",
+    )
+
+    def __init__(self, session: QueueSession, item: AssignedItem, body: JobBody) -> None:
+        self.session: Final = session
+        self.job_id: Final[JobId] = item.job_id
+        self.fence: Final[Fence] = item.fence
+        self.step: Final[StepName] = item.step
+        self.attempt: Final = item.attempt
+        self.job: Final = item.job
+        self.body: Final = body
+        self.ends_at = -inf
+        """When the lease ends by what was answered, counted from when it was asked."""
+        self.began_at: float | None = None
+        """When its handler was told to begin."""
+        self.started_in = 0
+        """The beat with which its start was said; 0: not said."""
+        self.progress: ProgressSaid | None = None
+        self.progress_in = 0
+        self.cancel_at: float | None = None
+        self.stopped = False
+        self.lost = False
+        self.word: Ending | None = None
+
+    @property
+    def stops_at(self) -> float:
+        """When work must stop unless an extension comes."""
+        return self.ends_at - min(MARGIN_SECONDS_MAX, self.body.lease_seconds * MARGIN_PART)
+
+    @property
+    def runs(self) -> bool:
+        return self.began_at is not None and self.word is None and not self.lost
+
+
+class Begin(Struct, frozen=True, gc=False):
+    held: Held
+
+
+class AskToStop(Struct, frozen=True, gc=False):
+    """Somebody cancelled the job: the handler may stop by itself until the deadline."""
+
+    held: Held
+    reason: str
+    deadline: float
+
+
+class Stop(Struct, frozen=True, gc=False):
+    held: Held
+    why: Why
+
+
+Order = Begin | AskToStop | Stop
+
+
+class Numbers:
+    """Of one session: the last assignment taken, the last beat sent, and when each was."""
+
+    __slots__ = ("asked_at", "beat", "received", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.received = 0
+        self.beat = 0
+        self.asked_at: dict[int, float] = {}
+
+    def ask(self, now: float) -> int:
+        self.beat += 1
+        self.asked_at[self.beat] = now
+        if len(self.asked_at) > ASKED_MAX:
+            del self.asked_at[next(iter(self.asked_at))]
+        return self.beat
+
+
+class QueueSession:
+    """One queue's side of a runtime. Instants are seconds of one monotonic clock."""
+
+    def __init__(
+        self,
+        queue: QueueName,
+        *,
+        runtime_id: RuntimeId,
+        session: Session,
+        types: tuple[str, ...],
+        period_seconds: float,
+        now: float,
+    ) -> None:
+        self.queue = queue
+        self.period = period_seconds
+        self.occupied = 0
+        """Handlers that were given a job and have not come back."""
+        self.draining = False
+        self.inbox_open = False
+        self.refusals: list[ReportRefused] = []
+        """What the owner refused since somebody last looked."""
+        self._runtime_id = runtime_id
+        self._types = types
+        self._numbers = Numbers(session)
+        self._before: Numbers | None = None
+        """The session before this one, whose assignments may still be on their way."""
+        self._answered = 0
+        self._patience = UNANSWERED_SECONDS
+        self._held: dict[tuple[JobId, Fence], Held] = {}
+        self._words: deque[Held] = deque()
+        """Whose word is still to be said."""
+        self._said: deque[tuple[int, float, list[Held]]] = deque()
+        """Words not acknowledged yet: the beat that came with them, when, and whose."""
+        self._begun: deque[Held] = deque()
+        """Whose start is still to be said, oldest first."""
+        self._promised: deque[tuple[int, int]] = deque()
+        """By beat not yet answered, and the last answered: the number up to which it offers."""
+        self._urgent = True
+        self._soon = inf
+        self._spoke_at = -inf
+        self._appended_at = now
+        self._progressed_at = -inf
+        self._resend_after = RESEND_PERIODS * period_seconds
+        self._look_at = inf
+        """The earliest instant at which a lease or a grace may end here."""
+
+    # --- What stands ------------------------------------------------------------------------------
+    @property
+    def session(self) -> Session:
+        return self._numbers.session
+
+    @property
+    def beat(self) -> int:
+        return self._numbers.beat
+
+    @property
+    def answered(self) -> int:
+        return self._answered
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is held, and nothing waits to be said or acknowledged."""
+        return not self._held
+
+    @property
+    def outstanding(self) -> int:
+        """Assignments that the owner may still make on what was offered to it."""
+        most = max((number for _, number in self._promised), default=0)
+        return max(0, most - self._numbers.received)
+
+    @property
+    def holdings(self) -> list[Held]:
+        return list(self._held.values())
+
+    def due_at(self) -> float:
+        """When `speak` has something to say."""
+        if self._urgent or self._words:
+            return -inf
+        pause = self.period if self._answered >= self.beat else min(self._patience, self.period)
+        return min(self._soon, self._spoke_at + pause)
+
+    def look_at(self) -> float:
+        """When `tick` has something to look at."""
+        if not self._said:
+            return self._look_at
+        return min(self._look_at, self._said[0][1] + self._resend_after)
+
+    # --- From the inbox --------------------------------------------------------------------------
+    def open_inbox(self) -> None:
+        """It is read from its end on: from now on slots may be offered."""
+        self.inbox_open = True
+        self._urgent = True
+
+    def take(self, record: InboxRecord, now: float) -> list[Order]:
+        match record:
+            case Assigned():
+                return self._assigned(record, now)
+            case BeatAnswered():
+                return self._beat_answered(record, now)
+            case OwnerChanged():
+                self._urgent = True
+                return []
+            case _:
+                assert_never(record)
+
+    def _assigned(self, record: Assigned, now: float) -> list[Order]:
+        numbers = self._numbers
+        if record.session != numbers.session:
+            if self._before is None or record.session != self._before.session:
+                return []
+            numbers = self._before
+        orders: list[Order] = []
+        for item in record.items:
+            if item.number <= numbers.received:
+                continue
+            if item.number > numbers.received + 1:
+                self._urgent = True  # The owner sends again what is missing, in order.
+                break
+            numbers.received = item.number
+            self._soon = min(self._soon, now + START_SECONDS)
+            if not item.void and (item.job_id, item.fence) not in self._held:
+                self._hold(item, numbers.asked_at.get(item.beat, -inf), now, orders)
+        return orders
+
+    def _hold(self, item: AssignedItem, asked_at: float, now: float, orders: list[Order]) -> None:
+        body = _decode_job(item.job)
+        held = Held(self, item, body)
+        self._held[item.job_id, item.fence] = held
+        self.occupied += 1
+        held.ends_at = asked_at + item.lease_seconds
+        self.period = max(
+            PERIOD_SECONDS_MIN, min(self.period, body.lease_seconds / BEATS_PER_LEASE)
+        )
+        if self.draining:
+            self._give_back(held, Why.LEAVING.value)
+        elif body.type not in self._types:
+            self._give_back(held, f"this runtime has no handler for {body.type}"[:2048])
+        elif held.stops_at > now:
+            self._begin(held, now, orders)
+        else:
+            # What is left counts from a beat too long ago: the answer to a new one tells.
+            self._urgent = True
+
+    def _begin(self, held: Held, now: float, orders: list[Order]) -> None:
+        held.began_at = now
+        self._look_at = min(self._look_at, held.stops_at)
+        self._begun.append(held)
+        orders.append(Begin(held))
+
+    def _beat_answered(self, record: BeatAnswered, now: float) -> list[Order]:
+        numbers = self._numbers
+        if record.session != numbers.session or record.beat > numbers.beat:
+            return []
+        beat = record.beat
+        if beat > self._answered:
+            self._answered = beat
+            self._patience = UNANSWERED_SECONDS
+        while len(self._promised) > 1 and self._promised[1][0] <= beat:
+            self._promised.popleft()
+        self.refusals += record.refused
+        refused = self._refused_results(record)
+        self._acknowledge(beat, refused)
+        orders: list[Order] = []
+        asked_at = numbers.asked_at.get(beat)
+        held_now = self._held
+        if asked_at is not None:
+            for left in record.leases:
+                held = held_now.get((left.job_id, left.fence))
+                if held is not None:
+                    self._extend(held, asked_at + left.expires_in_seconds, now, orders)
+            for asked in record.cancel:
+                held = held_now.get((asked.job_id, asked.fence))
+                if held is not None and held.cancel_at is None:
+                    held.cancel_at = asked_at + asked.deadline_in_seconds
+                    self._look_at = min(self._look_at, held.cancel_at)
+                    if held.runs:
+                        orders.append(AskToStop(held, asked.reason, held.cancel_at))
+                    elif held.word is None:
+                        self.finish(held, ReportedCancel(held.job_id, held.fence))
+        for dropped in record.drop:
+            held = held_now.pop((dropped.job_id, dropped.fence), None)
+            if held is not None:
+                self._lose(held, orders)
+        return orders
+
+    def _extend(self, held: Held, ends_at: float, now: float, orders: list[Order]) -> None:
+        held.ends_at = max(held.ends_at, ends_at)
+        if held.began_at is not None or held.word is not None:
+            return
+        if held.stops_at > now:
+            self._begin(held, now, orders)
+        else:
+            self._give_back(held, "too little is left of the lease")
+
+    def _lose(self, held: Held, orders: list[Order]) -> None:
+        held.lost = True
+        if held.word is not None:
+            return
+        if held.began_at is None:
+            self.occupied -= 1
+            self._urgent = True
+        else:
+            orders.append(Stop(held, Why.LOST))
+
+    def _refused_results(self, record: BeatAnswered) -> dict[tuple[JobId, Fence], ReportRefused]:
+        return {
+            (one.job_id, one.fence): one for one in record.refused if one.code in REFUSED_FOR_GOOD
+        }
+
+    def _acknowledge(
+        self, beat: int, refused: dict[tuple[JobId, Fence], ReportRefused]
+    ) -> None:
+        said = self._said
+        held_now = self._held
+        while said and said[0][0] <= beat:
+            for held in said.popleft()[2]:
+                key = (held.job_id, held.fence)
+                if refused and key in refused and isinstance(held.word, ReportedResult):
+                    held.word = _failed_for(held, refused[key])
+                    self._words.append(held)
+                else:
+                    held_now.pop(key, None)
+            self._resend_after = RESEND_PERIODS * self.period
+
+    # --- From the handlers -----------------------------------------------------------------------
+    def finish(self, held: Held, word: Ending | None) -> None:
+        """The handler has come back. None: it has nothing to say."""
+        self.occupied -= 1
+        if held.lost or word is None:
+            # Its slot is free again, and the lease is nobody's news.
+            held.lost = True
+            self._held.pop((held.job_id, held.fence), None)
+            self._urgent = True
+            return
+        if held.word is None:
+            held.word = word
+            self._words.append(held)
+
+    def progress(self, held: Held, said: ProgressSaid, now: float) -> None:
+        """The last word wins."""
+        held.progress = said
+        held.progress_in = 0
+        self._soon = min(self._soon, max(now, self._progressed_at + PROGRESS_SECONDS))
+
+    def abandon(self) -> None:
+        """Give back what still runs: nobody waits for its handler any more."""
+        for held in list(self._held.values()):
+            if held.word is None:
+                self._give_back(held, Why.LEAVING.value)
+
+    def drain(self) -> None:
+        """Take nothing more."""
+        self.draining = True
+        self._urgent = True
+        for held in list(self._held.values()):
+            if held.began_at is None and held.word is None:
+                self._give_back(held, Why.LEAVING.value)
+
+    def _give_back(self, held: Held, reason: str) -> None:
+        self.finish(held, ReportedRelease(held.job_id, held.fence, reason))
+
+    # --- From the clock --------------------------------------------------------------------------
+    def tick(self, now: float) -> list[Order]:
+        orders: list[Order] = []
+        if now >= self._look_at:
+            self._look_over(now, orders)
+        if self._said and now >= self._said[0][1] + self._resend_after:
+            self._resend_after = min(2 * self._resend_after, RESEND_SECONDS_MAX)
+            self.unsaid(1)
+        return orders
+
+    def _look_over(self, now: float, orders: list[Order]) -> None:
+        soonest = inf
+        for held in self._held.values():
+            if not held.runs or held.stopped:
+                continue
+            ends_at = held.stops_at if held.cancel_at is None else held.cancel_at
+            ends_at = min(ends_at, held.stops_at)
+            if now < ends_at:
+                soonest = min(soonest, ends_at)
+                continue
+            held.stopped = True
+            why = Why.RAN_OUT if now >= held.stops_at else Why.GRACE_ENDED
+            orders.append(Stop(held, why))
+        self._look_at = soonest
+
+    # --- Speaking --------------------------------------------------------------------------------
+    def speak(self, now: float, free: int) -> list[Report | Beat]:
+        """All that is news, in order; the last record carries the beat. `free`: slots to offer.
+
+        Call `appended` or `unsaid` once it is known what became of them.
+        """
+        if now - self._appended_at > QUIET_PERIODS * self.period:
+            self._renew(now)
+        unanswered = self._answered < self.beat and now >= self._spoke_at + self._patience
+        if unanswered:
+            self._patience = min(2 * self._patience, max(self.period, UNANSWERED_SECONDS))
+        number = self._numbers.ask(now)
+        words = self._words_to_say(number, now)
+        beat = self._beat_to_say(number, now, free, leaving=False)
+        self._urgent = False
+        self._spoke_at = now
+        records: list[Report | Beat] = []
+        for first in range(0, len(words), WORDS_MAX):
+            records += self._reports(words[first : first + WORDS_MAX])
+        if records and len(beat.leases) <= CARRIED_LEASES_MAX:
+            last = records[-1]
+            assert isinstance(last, Report)
+            records[-1] = msgspec.structs.replace(last, beat=beat)
+        else:
+            records.append(beat)
+        return records
+
+    def last_beat(self, now: float) -> Beat:
+        """The last word of the session."""
+        return self._beat_to_say(self._numbers.ask(now), now, 0, leaving=True)
+
+    def appended(self, beat: int) -> None:
+        """The records of this beat are acknowledged by the brokers."""
+        self._appended_at = max(self._appended_at, self._numbers.asked_at.get(beat, -inf))
+
+    def unsaid(self, since: int) -> None:
+        """The records from this beat on may be lost: say it all again."""
+        again: list[Held] = []
+        while self._said and self._said[-1][0] >= since:
+            again[:0] = self._said.pop()[2]
+        self._words.extendleft(held for held in reversed(again) if not held.lost)
+        starts = []
+        for held in self._held.values():
+            if held.started_in >= since and held.runs:
+                held.started_in = 0
+                starts.append(held)
+            if held.progress_in >= since:
+                held.progress_in = 0
+        self._begun.extendleft(reversed(starts))
+        self._urgent = True
+
+    def _words_to_say(self, number: int, now: float) -> list[Reported]:
+        words: list[Reported] = []
+        begun = self._begun
+        while begun and (
+            not begun[0].runs or (begun[0].began_at or 0.0) <= now - 0.9 * START_SECONDS
+        ):
+            held = begun.popleft()
+            if held.runs and not held.started_in:
+                held.started_in = number
+                words.append(ReportedStart(held.job_id, held.fence))
+        self._soon = (begun[0].began_at or 0.0) + START_SECONDS if begun else inf
+        if self._words:
+            whose = [held for held in self._words if not held.lost]
+            self._words.clear()
+            words += [held.word for held in whose if held.word is not None]
+            self._said.append((number, now, whose))
+        return words
+
+    def _reports(self, words: list[Reported]) -> list[Report]:
+        size, chunk, reports = 0, [], []
+        for word in words:
+            more = _size_of(word)
+            if chunk and size + more > REPORT_BYTES_MAX:
+                reports.append(self._report(chunk))
+                size, chunk = 0, []
+            chunk.append(word)
+            size += more
+        reports.append(self._report(chunk))
+        return reports
+
+    def _report(self, words: list[Reported]) -> Report:
+        return Report(self._runtime_id, self.session, self.queue, tuple(words))
+
+    def _beat_to_say(self, number: int, now: float, free: int, *, leaving: bool) -> Beat:
+        numbers = self._numbers
+        just_said = self._said[-1][0] == number if self._said else False
+        leases = []
+        room = PROGRESS_BYTES_MAX
+        for held in self._held.values():
+            if just_said and held.word is not None and self._is_said_in(held, number):
+                continue  # The report that carries this beat says what became of it.
+            progress = held.progress
+            if progress is not None:
+                if held.progress_in and held.progress_in <= self._answered:
+                    progress = held.progress = None
+                else:
+                    room -= 6 * len(progress.phase or "") + 6 * len(progress.message or "") + 50
+                    if room < 0:
+                        progress = None
+                        self._soon = min(self._soon, now + PROGRESS_SECONDS)
+                    elif not held.progress_in:
+                        held.progress_in = number
+                        self._progressed_at = now
+            leases.append(HeldLease(held.job_id, held.fence, progress))
+        room_for_more = max(0, HELD_MAX - len(self._held))
+        slots = max(0, min(free, room_for_more, SLOTS_MAX))
+        if self.draining or not self.inbox_open:
+            slots = 0
+        self._promised.append((number, numbers.received + slots))
+        return Beat(
+            runtime_id=self._runtime_id,
+            session=numbers.session,
+            queue=self.queue,
+            beat=number,
+            types=self._types,
+            slots=slots,
+            received=numbers.received,
+            leases=tuple(leases),
+            period_seconds=self.period,
+            leaving=leaving,
+        )
+
+    def _renew(self, now: float) -> None:
+        """The owner may have ended this session as silent. What is held is held by its fence."""
+        self._before = self._numbers
+        self._numbers = Numbers(new_session(after=self.session))
+        self.unsaid(1)
+        for held in self._held.values():
+            held.progress_in = 0
+        self._answered = 0
+        self._patience = UNANSWERED_SECONDS
+        self._promised.clear()
+        self._appended_at = now
+
+
+_decode_job = msgspec.json.Decoder(JobBody).decode
+
+
+def _size_of(word: Reported) -> int:
+    """At most what it takes as JSON."""
+    match word:
+        case ReportedResult():
+            return 400 + (0 if word.output is UNSET else len(memoryview(word.output)))
+        case ReportedFailure():
+            details = 0 if word.details is UNSET else len(memoryview(word.details))
+            return 400 + 6 * len(word.message) + details
+        case ReportedRelease():
+            return 300 + 6 * len(word.reason)
+        case _:
+            return 250
+
+
+def _failed_for(held: Held, refused: ReportRefused) -> ReportedFailure:
+    return ReportedFailure(
+        held.job_id,
+        held.fence,
+        INVALID_OUTPUT,
+        f"the result was refused: {refused.code}: {refused.detail}"[:2048],
+        retryable=False,
+    )

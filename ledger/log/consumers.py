@@ -1,0 +1,66 @@
+"""Starts and stops aiokafka's consumers, bounded; each module that reads holds its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+
+from ledger.log.connection import FETCH_BYTES_MAX, Connection
+from ledger.log.errors import LogUnavailable
+
+
+async def log_consumer(
+    connection: Connection, role: str, *, isolation: str = "read_uncommitted"
+) -> Any:
+    """One that reads by `assign` and `seek` alone: no group, no commits, no reset of offsets."""
+    return await started(
+        AIOKafkaConsumer(
+            **connection.client(role),
+            group_id=None,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=FETCH_BYTES_MAX,
+            fetch_max_wait_ms=int(connection.bounds.fetch_seconds * 1000),
+            isolation_level=isolation,
+        ),
+        connection,
+    )
+
+
+async def started(consumer: Any, connection: Connection) -> Any:
+    """Raises `LogUnavailable`, the consumer stopped."""
+    try:
+        async with asyncio.timeout(connection.bounds.connect_seconds):
+            await consumer.start()
+    except (KafkaError, TimeoutError) as error:
+        await stop(consumer, connection)
+        raise LogUnavailable(f"{connection.bootstrap} does not answer") from error
+    except BaseException:
+        await stop(consumer, connection)
+        raise
+    return consumer
+
+
+async def stop(consumer: Any, connection: Connection) -> None:
+    """Bounded, and silent about a broker that is gone."""
+    seconds = connection.bounds.close_seconds
+    with suppress(KafkaError, TimeoutError):
+        async with asyncio.timeout(seconds):
+            await consumer.stop()
+            return
+    # It waits for answers that do not come; a member left half stopped would keep its partitions.
+    coordinator = consumer._coordinator
+    for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"):
+        task = getattr(coordinator, name, None)
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=seconds)
+    for part in (consumer._fetcher, consumer._client):
+        if part is not None:
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await part.close()

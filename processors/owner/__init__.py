@@ -1,0 +1,1 @@
+"""The owner of a partition: reads its intakes, decides, appends, proves, releases effects."""

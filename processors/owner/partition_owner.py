@@ -1,0 +1,393 @@
+"""Owns one partition: takes it over, turns its intakes into entries, and starts anew when another
+owner, or doubt about an append, says so. See docs/architecture.md for the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import structlog
+
+from ledger.domain.commands import Report
+from ledger.domain.entries import Proven
+from ledger.domain.ids import SECOND, JobId, Micros, QueueName
+from ledger.domain.partition import Partition
+from ledger.log.crash_points import reach
+from ledger.log.effective import Effective
+from ledger.log.errors import Fenced, LogError, LogUnavailable, OutcomeUnknown, TakeOverAgain
+from ledger.log.term import Term
+from processors.owner.credit import Offers
+from processors.owner.inputs import Read, decide_inputs, read_inputs
+from processors.owner.release import Batches, Release
+from processors.owner.seams import Seams
+from processors.owner.term_clock import TermClock
+from processors.owner.turn import Effects, Turn
+
+log = structlog.get_logger(__name__)
+
+COMMANDS_MAX = 2_000
+"""Records of the commands intake in one turn."""
+REQUESTS_MAX = 1_000
+"""Of the requests intake: a burst of them delays no command by more than one such turn."""
+TIMERS_MAX = 1_000
+BUSY_RECORDS = 16
+"""A turn of so many records is followed by a pause, so that the next is a batch again."""
+BUSY_PAUSE_SECONDS = 0.005
+UNRECORDED_MAX = 1_000
+"""So many commands without an entry are followed by one that records the offsets."""
+UNRECORDED_US = 5 * SECOND
+SILENCE_US = SECOND
+"""How often the sessions of runtimes are looked over."""
+IDLE_SECONDS = 1.0
+"""The longest wait for something to arrive."""
+FENCED_PAUSES = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
+"""Between take-overs after being fenced again and again: owners must not duel."""
+CALM_SECONDS = 30.0
+"""A term that stood so long starts the pauses from the first."""
+
+
+class PartitionOwner:
+    """One partition, for as long as this process is assigned it. `run` ends when told to stop."""
+
+    def __init__(self, number: int, seams: Seams) -> None:
+        self.number = number
+        self._seams = seams
+        self._active = asyncio.Event()
+        self._term: Term | None = None
+        self.fenced = 0
+        """How often somebody else was found to have taken over."""
+        self.takeovers = 0
+        self.turns = 0
+
+    # --- Told by the group -----------------------------------------------------------------------
+    def pause(self) -> None:
+        """A rebalance began. State is kept: if the partition comes back, it goes on."""
+        self._active.clear()
+
+    def resume(self) -> None:
+        self._active.set()
+
+    @property
+    def is_owner(self) -> bool:
+        return self._term is not None and not self._term.ended and self._active.is_set()
+
+    # --- Terms -----------------------------------------------------------------------------------
+    async def run(self, rejoin: asyncio.Event) -> None:
+        """Term after term. Sets `rejoin` when fenced: the assignment is not to be trusted until the
+        group, left and joined anew, says it again. Raises what no new term can mend."""
+        strikes = 0
+        while True:
+            await self._active.wait()
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._one_term()
+            except Fenced as error:
+                self.fenced += 1
+                log.warning("owner.fenced", partition=self.number, reason=str(error))
+                self._active.clear()
+                rejoin.set()
+                if asyncio.get_running_loop().time() - began > CALM_SECONDS:
+                    strikes = 0
+                await asyncio.sleep(FENCED_PAUSES[min(strikes, len(FENCED_PAUSES) - 1)])
+                strikes += 1
+            except (TakeOverAgain, OutcomeUnknown, LogUnavailable) as error:
+                log.warning("owner.term_ended", partition=self.number, reason=repr(error))
+                await asyncio.sleep(0.2 if isinstance(error, LogUnavailable) else 0)
+            finally:
+                await self._leave()
+
+    async def _leave(self) -> None:
+        term, self._term = self._term, None
+        self._seams.commands.unfollow(self.number)
+        self._seams.requests.unfollow(self.number)
+        self._seams.feed.unfollow(self.number)
+        if term is not None:
+            with suppress(LogError):
+                await asyncio.shield(term.close())
+
+    async def _one_term(self) -> None:
+        seams = self._seams
+        partition = Partition(self.number, seams.bounds)
+
+        def apply(items: Sequence[Effective]) -> None:
+            for item in items:
+                if isinstance(item, Proven):
+                    partition.apply(item.entry)
+                else:
+                    partition.take_over(item.take_over)
+            partition.touched.clear()
+
+        reach("owner.before_take_over")
+        self._term = term = await Term.take_over(
+            seams.connection,
+            seams.topics,
+            self.number,
+            ledger_id=seams.ledger_id,
+            partitions=seams.partitions,
+            at=lambda: Micros(max(seams.wall(), partition.at)),
+            apply=apply,
+        )
+        reach("owner.after_take_over")
+        self.takeovers += 1
+        log.info(
+            "owner.took_over",
+            partition=self.number,
+            nonce=term.nonce,
+            entry=term.entry,
+            open_jobs=len(partition.jobs),
+        )
+        seams.feed.follow(self.number)
+        seams.commands.follow(self.number, partition.commands)
+        seams.requests.follow(self.number, partition.requests)
+        await TermOfOffice(self._seams, self, term, partition).serve()
+
+    async def wait_until_active(self) -> None:
+        await self._active.wait()
+
+    @property
+    def is_active(self) -> bool:
+        return self._active.is_set()
+
+
+class TermOfOffice:
+    """What happens between a take-over and its end: turns."""
+
+    def __init__(
+        self, seams: Seams, owner: PartitionOwner, term: Term, partition: Partition
+    ) -> None:
+        self._seams = seams
+        self._owner = owner
+        self._term = term
+        self._partition = partition
+        self._offers = Offers()
+        self._release = Release(seams, partition, self._offers)
+        self._clock = TermClock(seams.wall, seams.monotonic, last=partition.at)
+        self._suppressed: Counter[tuple[str, ...]] = Counter()
+        self._bulk_todo: dict[str, list[JobId]] = {}
+        self._unrecorded = 0
+        self._unrecorded_since = Micros(0)
+        self._silence_at = Micros(0)
+        self._asked: tuple[Micros, int] | None = None
+        """(when it was asked, end of the commands then): timers due before it may fire once the
+        commands are read up to there."""
+        self._sending: asyncio.Task[None] | None = None
+        self._opening: set[QueueName] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._owed = Effects()
+        """What other partitions are still to be told."""
+
+    async def serve(self) -> None:
+        try:
+            await self._announce()
+            while True:
+                if not self._owner.is_active:
+                    await self._owner.wait_until_active()
+                busy = await self._turn()
+                if busy >= BUSY_RECORDS:
+                    await asyncio.sleep(BUSY_PAUSE_SECONDS)
+                elif not busy:
+                    await self._wait()
+        finally:
+            for task in [*self._tasks, *([self._sending] if self._sending else [])]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _announce(self) -> None:
+        """Tell runtimes and gateways that their owner is new, and other partitions what is owed."""
+        queues = [q.name for q in self._partition.queues.values() if q.sessions]
+        for queue in queues:
+            await self._open_inbox(queue)
+        await self._release.send(self._release.owner_changed(queues))
+        self._owed.parts.update(
+            operation_id
+            for operation_id, operation in self._partition.bulks.items()
+            if not operation.ended
+        )
+        self._owed.confirmations.update(self._partition.bulk_done)
+
+    async def _turn(self) -> int:
+        """Read, decide, append, prove, release. How many records and timers it dealt with."""
+        seams, number = self._seams, self._owner.number
+        await self._ask_for_due()
+        commands = seams.commands.take(number, COMMANDS_MAX)
+        requests = seams.requests.take(number, REQUESTS_MAX)
+        reach("owner.after_poll")
+        read_commands = await read_inputs(seams, number, commands) if commands else []
+        read_requests = await read_inputs(seams, number, requests) if requests else []
+        if self._clock.outruns(self._term.appended_at) and self._has_work(commands, requests):
+            await self._tick()
+        turn = self._new_turn()
+        fired = self._decide(turn, read_commands, read_requests)
+        turn.finish()
+        if read_commands:
+            self._note_inboxes(read_commands)
+        self._count_unrecorded(turn)
+        if not turn.entries and not turn.effects.any() and not self._owed.any():
+            return len(commands) + len(requests) + fired
+        reach("owner.after_decide")
+        self._add_owed(turn.effects)
+        positions = await self._prove(turn)
+        reach("owner.before_effects")
+        await self._send(turn, positions)
+        reach("owner.after_effects")
+        self._owner.turns += 1
+        return len(commands) + len(requests) + fired + len(turn.entries)
+
+    def _has_work(self, *reads: object) -> bool:
+        return any(reads) or self._asked is not None or bool(self._partition.bulk_parts)
+
+    def _new_turn(self) -> Turn:
+        return Turn(
+            self._partition,
+            self._offers,
+            self._clock.read(self._term.appended_at),
+            partitions=self._seams.partitions,
+            fits=self._term.fits,
+            suppressed=self._suppressed,
+            bulk_todo=self._bulk_todo,
+        )
+
+    def _decide(self, turn: Turn, commands: Read, requests: Read) -> int:
+        decide_inputs(turn, commands, requests)
+        fired = 0
+        if self._asked is not None:
+            asked_at, end = self._asked
+            if self._seams.commands.position(self._owner.number) >= end:
+                self._asked = None
+                fired = turn.timers(asked_at, TIMERS_MAX)
+        if turn.at >= self._silence_at:
+            turn.silences()
+            self._silence_at = Micros(turn.at + SILENCE_US)
+        turn.claims_over()
+        turn.bulks()
+        turn.assign()
+        return fired
+
+    async def _ask_for_due(self) -> None:
+        """Late is not dead: silence counts only once all that had arrived before is read."""
+        due = self._partition.timers.next_due()
+        if due is None or self._asked is not None or due > self._now():
+            return
+        asked_at = self._now()
+        end = await self._seams.offsets.end(self._seams.topics.commands, self._owner.number)
+        self._asked = (asked_at, end)
+
+    def _now(self) -> Micros:
+        return self._clock.read(self._term.appended_at)
+
+    # --- Append and prove ------------------------------------------------------------------------
+    async def _prove(self, turn: Turn) -> dict[int, int]:
+        """The last offset of each entry, once they stand. Answers without an entry need the proof
+        that nobody took over since their command was read."""
+        if not turn.entries:
+            end = await self._seams.offsets.end(self._seams.topics.events, self._owner.number)
+            if end == self._term.end:
+                return {}
+            turn.consumed(0)  # Somebody wrote: the append finds out who.
+        before = self._term.cursor.offset
+        proven = await self._term.append(turn.entries)
+        reach("owner.after_append")
+        self._unrecorded = 0 if turn.entries else self._unrecorded
+        self._seams.feed.offer(self._owner.number, before, proven, self._partition.drain_touched())
+        return {one.entry.number: one.last_offset for one in proven}
+
+    async def _tick(self) -> None:
+        """An entry that only tells the time: after a long silence the clock may not run ahead of
+        what the broker has confirmed."""
+        turn = self._new_turn()
+        turn.consumed(self._unrecorded)
+        await self._prove(turn)
+
+    def _count_unrecorded(self, turn: Turn) -> None:
+        if turn.entries:
+            self._unrecorded = 0
+            return
+        if turn.unrecorded and not self._unrecorded:
+            self._unrecorded_since = turn.at
+        self._unrecorded += turn.unrecorded
+        late = self._unrecorded and turn.at >= self._unrecorded_since + UNRECORDED_US
+        if late or self._unrecorded >= UNRECORDED_MAX:
+            turn.consumed(self._unrecorded)
+
+    # --- Effects ---------------------------------------------------------------------------------
+    async def _send(self, turn: Turn, positions: dict[int, int]) -> None:
+        """In order, one batch of effects under way at a time; they may be lost, never wrong."""
+        batches = self._release.records(turn.effects, positions, self._term.end - 1, turn.at)
+        if not batches:
+            return
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+        self._sending = asyncio.create_task(self._send_all(batches, turn.effects))
+
+    async def _send_all(self, batches: Batches, effects: Effects) -> None:
+        try:
+            await self._release.send(batches)
+        except* LogUnavailable as group:
+            log.warning(
+                "owner.effects_delayed",
+                partition=self._owner.number,
+                reason=str(group.exceptions[0]),
+            )
+            self._owed.parts.update(effects.parts)
+            self._owed.confirmations.update(effects.confirmations)
+
+    def _add_owed(self, effects: Effects) -> None:
+        owed, self._owed = self._owed, Effects()
+        effects.parts.update(owed.parts)
+        effects.confirmations.update(owed.confirmations)
+
+    def _note_inboxes(self, read: Read) -> None:
+        """A queue's inbox topic is made when its first runtime beats: beside the turns."""
+        for _, found in read:
+            command = getattr(found, "command", None)
+            beat = command.beat if isinstance(command, Report) else command
+            queue = getattr(beat, "queue", None)
+            if queue is None or not hasattr(beat, "slots") or queue in self._release.inboxes:
+                continue
+            if queue not in self._opening:
+                self._opening.add(queue)
+                task = asyncio.create_task(self._open_inbox(queue))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _open_inbox(self, queue: QueueName) -> None:
+        try:
+            await self._seams.topics.ensure_assigned(
+                self._seams.connection, queue, mode=self._seams.mode
+            )
+            self._release.inboxes.add(queue)
+        except LogError as error:
+            log.warning("owner.inbox_not_made", queue=queue, reason=str(error))
+        finally:
+            self._opening.discard(queue)
+
+    # --- Waiting ---------------------------------------------------------------------------------
+    async def _wait(self) -> None:
+        """Until something arrives, or something falls due."""
+        number = self._owner.number
+        events = [self._seams.commands.arrived(number), self._seams.requests.arrived(number)]
+        if any(event.is_set() for event in events):
+            for event in events:
+                event.clear()
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        for event in events:
+            event.clear()
+
+    def _patience(self) -> float:
+        """Seconds until the next thing falls due, at most IDLE_SECONDS."""
+        now = self._now()
+        dues = [self._partition.timers.next_due(), self._offers.next_end()]
+        if self._unrecorded:
+            dues.append(Micros(self._unrecorded_since + UNRECORDED_US))
+        if any(queue.sessions for queue in self._partition.queues.values()):
+            dues.append(self._silence_at)
+        soonest = min((due - now for due in dues if due is not None), default=SECOND)
+        return min(IDLE_SECONDS, max(0.001, soonest / SECOND))

@@ -1,0 +1,277 @@
+"""Turns the effects of a turn into records, and sends them. Called for proven entries only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ledger.domain.commands import Beat, CancelPart, ConfirmPart, Where
+from ledger.domain.ids import (
+    LEDGER_QUEUE,
+    MAIN,
+    SECOND,
+    CommandId,
+    Fence,
+    JobId,
+    Micros,
+    QueueName,
+    RuntimeId,
+    rfc3339,
+)
+from ledger.domain.job import Job, Lease, Step, held_lease
+from ledger.domain.job_view import job_json
+from ledger.domain.partition import Partition
+from ledger.domain.rejections import Rejected
+from ledger.domain.runtimes import news
+from ledger.log.command_codec import command_record
+from ledger.log.inbox import (
+    Assigned,
+    AssignedItem,
+    BeatAnswered,
+    CancelAsked,
+    InboxRecord,
+    LeaseDropped,
+    LeaseLeft,
+    OwnerChanged,
+    ReportRefused,
+    inbox_record,
+)
+from ledger.log.partitions import INBOX_PARTITIONS, REPLIES_PARTITIONS, partition_of
+from ledger.log.records import Outgoing
+from ledger.log.replies import reply_record
+from processors.owner.credit import RESEND_US, Credit, Offers
+from processors.owner.seams import Seams
+from processors.owner.turn import Effects
+
+ITEMS_BYTES_MAX = 256_000
+"""Of assignments in one record."""
+Batches = dict[tuple[str, int], list[Outgoing]]
+
+
+class Release:
+    """Makes records of effects for one partition. `inboxes` are the queues whose topic exists."""
+
+    def __init__(self, seams: Seams, partition: Partition, offers: Offers) -> None:
+        self._seams = seams
+        self._partition = partition
+        self._offers = offers
+        self.inboxes: set[QueueName] = set()
+        self._count = 0
+
+    async def send(self, batches: Batches) -> None:
+        """Raises LogUnavailable if any was not acknowledged; the others may have been."""
+        async with asyncio.TaskGroup() as group:
+            for (topic, partition), records in batches.items():
+                group.create_task(self._seams.outbox.send(topic, partition, records))
+
+    def records(
+        self, effects: Effects, positions: dict[int, int], proven: int, at: Micros
+    ) -> Batches:
+        """`positions`: last offset by entry number; `proven`: of the last proven record."""
+        batches: Batches = defaultdict(list)
+        number = self._partition.number
+        for waiting in effects.replies:
+            offset = positions.get(waiting.entry, proven)
+            reply = replace(waiting.reply, position=f"{number}:{offset}")
+            try:
+                target, record = reply_record(reply, waiting.reply_to, source=self._seams.source)
+            except ValueError:
+                continue  # Nobody can be there: the address is none.
+            if target < REPLIES_PARTITIONS:
+                batches[self._seams.topics.replies, target].append(record)
+        for (queue, runtime_id), grants in effects.assignments.items():
+            credit = self._offers.heard(queue, RuntimeId(runtime_id))
+            if credit is not None:
+                items = [self._item(grant.number, grant.job_id, credit, at) for grant in grants]
+                self._assign(batches, queue, credit, items, at)
+        for queue, credit in effects.resend:
+            self._resend(batches, queue, credit, at)
+        for beat, refused in effects.beats:
+            self._answer(batches, beat, refused, at)
+        for operation_id in effects.parts:
+            self._tell_parts(batches, operation_id)
+        for operation_id, matched in effects.confirmations.items():
+            self._confirm_part(batches, operation_id, matched)
+        return batches
+
+    def owner_changed(self, queues: Iterable[QueueName]) -> Batches:
+        """A new owner knows no free slots and no waiting claims."""
+        batches: Batches = defaultdict(list)
+        number = self._partition.number
+        for queue in queues:
+            for inbox in range(INBOX_PARTITIONS):
+                record = self._inbox_record(OwnerChanged(queue, number), None)
+                batches[self._seams.topics.assigned(queue), inbox].append(record)
+        changed = OwnerChanged(LEDGER_QUEUE, number)
+        for partition in range(REPLIES_PARTITIONS):
+            record = self._inbox_record(changed, None)
+            batches[self._seams.topics.replies, partition].append(record)
+        return batches
+
+    # --- Inboxes ---------------------------------------------------------------------------------
+    def _item(self, number: int, job_id: JobId, credit: Credit, at: Micros) -> AssignedItem:
+        job = self._partition.jobs.get(job_id)
+        found = _leased_under(job, credit, number) if job else None
+        if job is None or found is None:
+            return _void(number, job_id, credit)
+        step, lease = found
+        return AssignedItem(
+            number=number,
+            job_id=job_id,
+            step=step.name,
+            attempt=step.attempt,
+            fence=lease.fence,
+            lease_expires_at=rfc3339(lease.until),
+            lease_seconds=max(0, lease.until - at) / SECOND,
+            beat=credit.beat,
+            job=Raw(job_json(job)),
+        )
+
+    def _assign(
+        self,
+        batches: Batches,
+        queue: QueueName,
+        credit: Credit,
+        items: list[AssignedItem],
+        at: Micros,
+    ) -> None:
+        credit.sent_at = at
+        size, chunk = 0, []
+        for item in items:
+            chunk.append(item)
+            size += len(memoryview(item.job)) + 400
+            if size >= ITEMS_BYTES_MAX:
+                self._put(
+                    batches, queue, credit.runtime_id, Assigned(credit.session, queue, tuple(chunk))
+                )
+                size, chunk = 0, []
+        if chunk:
+            self._put(
+                batches, queue, credit.runtime_id, Assigned(credit.session, queue, tuple(chunk))
+            )
+
+    def _resend(self, batches: Batches, queue: QueueName, credit: Credit, at: Micros) -> None:
+        """What is on record as given and not confirmed, in order; ended ones fill their number."""
+        if at < credit.sent_at + RESEND_US:
+            return
+        outstanding = credit.outstanding
+        if len(outstanding) < credit.given - credit.received:
+            outstanding.update(self._given_to(queue, credit))
+        items = [
+            self._item(number, outstanding.get(number, JobId("")), credit, at)
+            for number in range(credit.received + 1, credit.given + 1)
+        ]
+        self._assign(batches, queue, credit, items, at)
+
+    def _given_to(self, queue: QueueName, credit: Credit) -> dict[int, JobId]:
+        """By a scan: only where another owner gave them."""
+        return {
+            lease.number: job.id
+            for job in self._partition.jobs.values()
+            if job.request.queue == queue
+            for step in job.steps
+            if (lease := held_lease(step))
+            and lease.session == credit.session
+            and lease.runtime_id == credit.runtime_id
+        }
+
+    def _answer(
+        self, batches: Batches, beat: Beat, refused: tuple[Rejected, ...], at: Micros
+    ) -> None:
+        left, drop, asked = [], [], []
+        for held in beat.leases:
+            heard = news(self._partition, held)
+            if heard.lease is None:
+                drop.append(LeaseDropped(held.job_id, held.fence))
+                continue
+            until = heard.lease.until
+            left.append(
+                LeaseLeft(held.job_id, held.fence, max(0, until - at) / SECOND, rfc3339(until))
+            )
+            cancel = heard.cancel
+            if cancel is not None and cancel.deadline is not None:
+                seconds = max(0, cancel.deadline - at) / SECOND
+                asked.append(CancelAsked(held.job_id, held.fence, seconds, cancel.reason))
+        answer = BeatAnswered(
+            session=beat.session,
+            queue=beat.queue,
+            beat=beat.beat,
+            leases=tuple(left),
+            drop=tuple(drop),
+            cancel=tuple(asked),
+            refused=tuple(
+                ReportRefused(one.job_id, one.fence, one.code, one.detail)
+                for one in refused
+                if one.job_id
+            ),
+        )
+        self._put(batches, beat.queue, beat.runtime_id, answer)
+
+    def _put(
+        self, batches: Batches, queue: QueueName, runtime_id: RuntimeId, content: InboxRecord
+    ) -> None:
+        if queue in self.inboxes:
+            target = partition_of(runtime_id, INBOX_PARTITIONS)
+            record = self._inbox_record(content, runtime_id)
+            batches[self._seams.topics.assigned(queue), target].append(record)
+
+    def _inbox_record(self, content: InboxRecord, runtime_id: RuntimeId | None) -> Outgoing:
+        self._count += 1
+        number = self._partition.number
+        record_id = f"{number}-{self._partition.entry}-{self._count}"
+        return inbox_record(
+            content, record_id=record_id, source=self._seams.source, runtime_id=runtime_id
+        )
+
+    # --- Other partitions ------------------------------------------------------------------------
+    def _tell_parts(self, batches: Batches, operation_id: str) -> None:
+        operation = self._partition.bulks.get(operation_id)
+        if operation is None or operation.ended:
+            return
+        event = operation.event
+        where = msgspec.json.decode(event.where, type=Where)
+        for number in range(event.partitions):
+            if number in operation.confirmed:
+                continue
+            part = CancelPart(operation_id, number, where, event.reason, event.by)
+            record = command_record(
+                part, CommandId(f"{operation_id}:{number}"), source=self._seams.source
+            )
+            batches[self._seams.topics.commands, number].append(record)
+
+    def _confirm_part(self, batches: Batches, operation_id: str, matched: int) -> None:
+        number = self._partition.number
+        done = ConfirmPart(operation_id, number, matched)
+        record = command_record(
+            done, CommandId(f"{operation_id}:{number}:done"), source=self._seams.source
+        )
+        target = partition_of(LEDGER_QUEUE, self._seams.partitions)
+        batches[self._seams.topics.commands, target].append(record)
+
+
+def _leased_under(job: Job, credit: Credit, number: int) -> tuple[Step, Lease] | None:
+    for step in job.steps:
+        lease = held_lease(step)
+        if lease and lease.session == credit.session and lease.number == number:
+            return step, lease
+    return None
+
+
+def _void(number: int, job_id: JobId, credit: Credit) -> AssignedItem:
+    return AssignedItem(
+        number=number,
+        job_id=job_id,
+        step=MAIN,
+        attempt=0,
+        fence=Fence(0),
+        lease_expires_at="",
+        lease_seconds=0,
+        beat=credit.beat,
+        job=Raw(b"null"),
+        void=True,
+    )

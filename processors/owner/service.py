@@ -1,0 +1,152 @@
+"""The owner service of a process: owns the partitions that the group gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from ledger.domain.partition import Bounds
+from ledger.log.connection import Connection
+from ledger.log.intake import Intake
+from ledger.log.offsets import Offsets
+from ledger.log.outbox import Outbox
+from ledger.log.sharing import PartitionsAssigned, Sharing
+from ledger.log.topics import Mode, Topics
+from processors.owner.partition_owner import PartitionOwner
+from processors.owner.seams import Feed, NoFeed, Seams
+
+log = structlog.get_logger(__name__)
+
+WATCH_SECONDS = 0.5
+"""How often the clients that run by themselves are asked for a failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerSettings:
+    connection: Connection
+    topics: Topics = field(default_factory=Topics)
+    partitions: int = 16
+    ledger_id: str = "ledger"
+    mode: Mode = "development"
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+class OwnerService:
+    """`run` until `stop` is set. A failure that no new term can mend ends it with an exception."""
+
+    def __init__(self, settings: OwnerSettings, feed: Feed | None = None) -> None:
+        self._settings = settings
+        self._feed = feed or NoFeed()
+        self._owners: dict[int, PartitionOwner] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._rejoin = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        settings = self._settings
+        await settings.topics.require_safe(
+            settings.connection, partitions=settings.partitions, mode=settings.mode
+        )
+        async with AsyncExitStack() as stack:
+            seams = await self._open(stack)
+            sharing = Sharing(settings.connection, settings.topics)
+            await sharing.start()
+            stack.push_async_callback(sharing.close)
+            stack.push_async_callback(self._stop_owners)
+            await self._follow(seams, sharing, stop)
+
+    def health(self) -> dict[str, Any]:
+        """Partitions with what stands of each, for the health endpoint."""
+        return {
+            "partitions": {
+                number: {
+                    "owner": owner.is_owner,
+                    "fenced": owner.fenced,
+                    "take_overs": owner.takeovers,
+                    "turns": owner.turns,
+                }
+                for number, owner in sorted(self._owners.items())
+            }
+        }
+
+    async def _open(self, stack: AsyncExitStack) -> Seams:
+        settings = self._settings
+        connection, topics = settings.connection, settings.topics
+        outbox = Outbox(connection)
+        offsets = Offsets(connection)
+        request_offsets = Offsets(connection, "read_committed")
+        commands = Intake(connection, topics.commands, isolation="read_uncommitted")
+        requests = Intake(connection, topics.requests, isolation="read_committed")
+        for client in (outbox, offsets, request_offsets, commands, requests):
+            await client.start()
+            stack.push_async_callback(client.close)
+        return Seams(
+            connection=connection,
+            topics=topics,
+            partitions=settings.partitions,
+            ledger_id=settings.ledger_id,
+            mode=settings.mode,
+            outbox=outbox,
+            offsets=offsets,
+            request_offsets=request_offsets,
+            commands=commands,
+            requests=requests,
+            feed=self._feed,
+            bounds=settings.bounds,
+        )
+
+    async def _follow(self, seams: Seams, sharing: Sharing, stop: asyncio.Event) -> None:
+        stopped = asyncio.create_task(stop.wait())
+        rejoin = asyncio.create_task(self._rejoin.wait())
+        change = asyncio.create_task(sharing.changes.get())
+        try:
+            while not stopped.done():
+                await asyncio.wait(
+                    [stopped, rejoin, change, *self._tasks.values()],
+                    timeout=WATCH_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for client in (sharing, seams.commands, seams.requests):
+                    if client.failure is not None:
+                        raise client.failure
+                for task in self._tasks.values():
+                    if task.done():
+                        task.result()
+                if change.done():
+                    self._change(seams, change.result())
+                    change = asyncio.create_task(sharing.changes.get())
+                if rejoin.done():
+                    self._rejoin.clear()
+                    rejoin = asyncio.create_task(self._rejoin.wait())
+                    await sharing.rejoin()
+        finally:
+            stopped.cancel()
+            rejoin.cancel()
+            change.cancel()
+
+    def _change(self, seams: Seams, change: object) -> None:
+        if not isinstance(change, PartitionsAssigned):
+            for owner in self._owners.values():
+                owner.pause()
+            return
+        log.info("owner.assigned", partitions=sorted(change.partitions))
+        for number in [n for n in self._owners if n not in change.partitions]:
+            self._tasks.pop(number).cancel()
+            del self._owners[number]
+        for number in change.partitions:
+            if number not in self._owners:
+                owner = self._owners[number] = PartitionOwner(number, seams)
+                self._tasks[number] = asyncio.create_task(
+                    owner.run(self._rejoin), name=f"owner-{number}"
+                )
+            self._owners[number].resume()
+
+    async def _stop_owners(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        for task in self._tasks.values():
+            with suppress(asyncio.CancelledError, Exception):
+                await task

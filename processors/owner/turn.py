@@ -1,0 +1,471 @@
+"""One turn of an owner: records and due timers decided in memory, in order, into entries and the
+effects that may be released once those are proven. No await, no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ledger.domain import bulk, runtimes
+from ledger.domain.commands import (
+    Asked,
+    Beat,
+    CancelPart,
+    Claim,
+    ConfirmPart,
+    Heartbeat,
+    Report,
+    ReportProgress,
+    RequestJob,
+    RerunJob,
+)
+from ledger.domain.decide import Decided, cancel, decide, due
+from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
+from ledger.domain.events import (
+    CommandDuplicated,
+    CommandRejected,
+    CommandsConsumed,
+    Event,
+    InputQuarantined,
+    JobRequested,
+    LeaseGranted,
+    RequestForwarded,
+)
+from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
+from ledger.domain.partition import Partition, refusal_key
+from ledger.domain.rejections import Rejected, Rejection
+from ledger.log.command_codec import Misshapen
+from ledger.log.replies import Reply
+from processors.owner import answers
+from processors.owner.credit import Credit, Offers
+
+OWNER = "owner"
+REFUSAL_PERIOD_US = 60 * SECOND
+"""Equal refusals are recorded once, then at most once in this time with their count."""
+WORDS_MAX = 250
+"""Of a report in one entry; a longer one is recorded in several, its offset by the last."""
+UNRECORDED = (Beat, Heartbeat, ReportProgress, Claim)
+"""Commands that may change nothing and leave no entry of their own."""
+
+
+class Waiting(Struct):
+    """A reply that leaves when the entry that it speaks of is proven (0: no entry of its own)."""
+
+    reply_to: str
+    reply: Reply
+    entry: int
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a turn wants done. Each may be done twice."""
+
+    replies: list[Waiting] = field(default_factory=list)
+    beats: list[tuple[Beat, tuple[Rejected, ...]]] = field(default_factory=list)
+    """To be answered from the state at the end of the turn."""
+    assignments: dict[tuple[QueueName, str], list[LeaseGranted]] = field(default_factory=dict)
+    resend: list[tuple[QueueName, Credit]] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
+    """Bulk operations of which other partitions are to be told, or told again."""
+    confirmations: dict[str, int] = field(default_factory=dict)
+    """Parts that ended here: operation and number of matching jobs."""
+
+    def any(self) -> bool:
+        return bool(
+            self.replies
+            or self.beats
+            or self.assignments
+            or self.resend
+            or self.parts
+            or self.confirmations
+        )
+
+
+class Turn:
+    """Decides on `partition`, which runs ahead of the log: if the append fails, drop it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        offers: Offers,
+        at: Micros,
+        *,
+        partitions: int,
+        fits: Callable[[Entry], bool],
+        suppressed: Counter[tuple[str, ...]],
+        bulk_todo: dict[str, list[JobId]],
+    ) -> None:
+        self.partition = partition
+        self.offers = offers
+        self.at = at
+        self.entries: list[Entry] = []
+        self.effects = Effects()
+        self.unrecorded = 0
+        """Commands read in this turn that left no entry."""
+        self._partitions = partitions
+        self._fits = fits
+        self._suppressed = suppressed
+        self._bulk_todo = bulk_todo
+        self._commands = partition.commands
+        self._requests = partition.requests
+
+    # --- What was read ---------------------------------------------------------------------------
+    def read_command(self, asked: Asked) -> None:
+        self._commands = asked.offset + 1
+        command = asked.command
+        match command:
+            case Report() if len(command.reports) > WORDS_MAX:
+                self._long_report(asked, command)
+            case Beat():
+                self._decide(asked)
+                self._beat(command, asked, ())
+            case Claim():
+                self._claim(asked, command)
+            case _:
+                self._decide(asked)
+
+    def read_request(self, asked: Asked) -> None:
+        self._requests = asked.offset + 1
+        self._decide(asked)
+
+    def read_part(self, asked: Asked, command: CancelPart, requests_end: int) -> None:
+        self._commands = asked.offset + 1
+        events = bulk.start_part(self.partition, command, requests_end)
+        done = self.partition.bulk_done.get(command.operation_id)
+        if done is not None:
+            self.effects.confirmations[command.operation_id] = done
+        self._record(events or (self._duplicate(asked, None),), asked)
+
+    def forwarded(self, asked: Asked, queue: QueueName, partition: int) -> None:
+        """The request was sent on, and that is acknowledged."""
+        self._requests = asked.offset + 1
+        self._record((RequestForwarded(queue, asked.command_id, partition),), asked)
+
+    def misplaced(self, asked: Asked, detail: str) -> None:
+        self._commands = asked.offset + 1
+        self._refuse(asked, Rejected(Rejection.WRONG_PARTITION, detail))
+
+    def misshapen(self, found: Misshapen, *, commands: int, requests: int) -> None:
+        self._commands, self._requests = commands, requests
+        refused = Rejected(
+            Rejection.VALIDATION_FAILED, found.message, found.job_id, pointer=found.pointer or None
+        )
+        event = CommandRejected(
+            queue=found.queue or LEDGER_QUEUE,
+            command_id=found.command_id,
+            command_type=found.type,
+            code=refused.code,
+            detail=refused.detail[:2048],
+            job_id=found.job_id,
+        )
+        awaited = bool(found.reply_to)
+        cause = cause_of(found.command_id, awaited=awaited)
+        if self._note(event):
+            self._append((event,), cause, found.actor)
+        if awaited:
+            reply = Reply(
+                command_id=found.command_id,
+                outcome="rejected",
+                position="",
+                code=refused.code,
+                detail=refused.detail,
+                pointer=refused.pointer,
+                job_id=refused.job_id,
+            )
+            self._wait(found.reply_to, reply)
+
+    def quarantined(self, event: InputQuarantined, *, commands: int, requests: int) -> None:
+        """The dead letter is acknowledged."""
+        self._commands, self._requests = commands, requests
+        self._append((event,), OWNER, OWNER)
+
+    # --- What the clock says ---------------------------------------------------------------------
+    def timers(self, asked_at: Micros, many: int) -> int:
+        """Fire what had fallen due at `asked_at`: the commands are read up to an end that was
+        asked for after it. How many jobs were looked at."""
+        fallen = self.partition.due(asked_at, many)
+        for job in fallen:
+            events = due(self.partition, job, asked_at)
+            self.partition.deferred.pop(job.id, None)
+            if events:
+                self._append(events, TIMER, OWNER)
+            else:
+                self.partition.rearm(job, asked_at)
+        return len(fallen)
+
+    def silences(self) -> None:
+        """End the sessions of runtimes that were not heard for too long."""
+        for queue in list(self.partition.queues.values()):
+            for runtime_id, session in list(queue.sessions.items()):
+                credit = self.offers.heard(queue.name, runtime_id)
+                mine = credit is not None and credit.session == session.session
+                heard_at = credit.heard_at if credit is not None and mine else self.partition.floor
+                heard_at = max(heard_at, session.started_at, self.partition.floor)
+                events = runtimes.silent(queue.name, runtime_id, session, heard_at, self.at)
+                if events:
+                    self._append(events, TIMER, OWNER)
+                    self.offers.drop(queue.name, runtime_id)
+
+    def claims_over(self) -> None:
+        for parked in self.offers.over(self.at):
+            self.unrecorded += 1
+            self._wait(
+                parked.asked.reply_to, answers.acceptance(self.partition, parked.asked, Decided())
+            )
+
+    def bulks(self) -> None:
+        """Go on with each bulk cancel at work here, by one bounded entry."""
+        for operation_id in list(self.partition.bulk_parts):
+            todo = self._bulk_todo.get(operation_id)
+            if todo is None:
+                todo = self._bulk_todo[operation_id] = bulk.selected(self.partition, operation_id)
+            part = self.partition.bulk_parts[operation_id]
+            events: list[Event] = []
+            matched = 0
+            now, todo[:] = todo[: bulk.JOBS_MAX], todo[bulk.JOBS_MAX :]
+            for job_id in now:
+                job = self.partition.jobs.get(job_id)
+                said = cancel(job, part.reason, part.by, self.at) if job else ()
+                if isinstance(said, Rejected) or not said:
+                    continue
+                events.extend(said)
+                matched += 1
+            if events:
+                events.append(bulk.advanced(operation_id, matched))
+            elif not todo:
+                events.extend(bulk.end_part(self.partition, operation_id))
+            if events:
+                self._append(tuple(events), TIMER, OWNER)
+            if operation_id in self.partition.bulk_done:
+                del self._bulk_todo[operation_id]
+                self.effects.confirmations[operation_id] = self.partition.bulk_done[operation_id]
+
+    # --- Assigning -------------------------------------------------------------------------------
+    def assign(self) -> None:
+        """Give ready jobs to free slots: first to claims that wait, then to the emptiest runtime,
+        a part of its room at a time so that few jobs spread over many runtimes."""
+        for name in list(self.partition.queues):
+            for parked in self.offers.waiting(name):
+                if self.partition.next_ready(name, parked.claim.types) is not None:
+                    self._fill(parked.asked, parked.claim)
+            takers = self.offers.takers(name, self.at)
+            while takers:
+                takers = [taker for taker in takers if self._give(name, taker)]
+
+    def _give(self, queue: QueueName, taker: Credit) -> bool:
+        session = self.partition.queue(queue).sessions.get(taker.runtime_id)
+        if session is None or session.session != taker.session:
+            return False
+        many = max(1, taker.free // 2)
+        grants = runtimes.grants(
+            self.partition,
+            queue,
+            taker.types,
+            taker.runtime_id,
+            many,
+            self.at,
+            session=taker.session,
+            after=session.number,
+        )
+        if not grants:
+            return False
+        self._append(tuple(grants), GRANT, OWNER)
+        for grant in grants:
+            taker.outstanding[grant.number] = grant.job_id
+        taker.given = grants[-1].number
+        self.effects.assignments.setdefault((queue, taker.runtime_id), []).extend(grants)
+        return taker.free > 0
+
+    def _claim(self, asked: Asked, command: Claim) -> None:
+        decided = decide(self.partition, asked, self.at)
+        if isinstance(decided, Rejected):
+            self._refuse(asked, decided)
+        elif decided.grants:
+            self._accept(asked, decided)
+        elif command.wait_seconds > 0 and self.offers.park(asked, command, self.at):
+            self.unrecorded += 1
+            self._wait(asked.reply_to, answers.parked(asked))
+        else:
+            self._accept(asked, decided)
+
+    def _fill(self, asked: Asked, command: Claim) -> None:
+        decided = decide(self.partition, asked, self.at)
+        if isinstance(decided, Decided) and decided.grants:
+            del self.offers.parked[asked.command_id]
+            self._accept(asked, decided)
+
+    # --- From decision to entry ------------------------------------------------------------------
+    def _decide(self, asked: Asked) -> None:
+        decided = decide(self.partition, asked, self.at)
+        if isinstance(decided, Rejected):
+            self._refuse(asked, decided)
+        else:
+            self._accept(asked, decided)
+
+    def _accept(self, asked: Asked, decided: Decided) -> None:
+        command = asked.command
+        events = decided.events + self._refusals(asked, decided.refused)
+        if not events and (decided.replayed or not isinstance(command, UNRECORDED)):
+            events = (self._duplicate(asked, decided.job_id),)
+        if not events:
+            self.unrecorded += 1
+        elif not self._record(events, asked):
+            return
+        if asked.reply_to:
+            self._wait(asked.reply_to, answers.acceptance(self.partition, asked, decided))
+        if isinstance(command, Report) and command.beat is not None:
+            self._beat(command.beat, asked, decided.refused)
+        elif isinstance(command, ConfirmPart):
+            pass
+        elif decided.operation_id is not None:
+            self.effects.parts.add(decided.operation_id)
+
+    def _refuse(self, asked: Asked, refused: Rejected) -> None:
+        event = self._rejection(asked, refused)
+        if self._note(event):
+            self._append((event,), self._cause(asked), asked.actor)
+        if asked.reply_to:
+            self._wait(asked.reply_to, answers.refusal(asked, refused))
+
+    def _long_report(self, asked: Asked, report: Report) -> None:
+        """Its words are idempotent, so that those of a first part may be read again: the offset
+        moves with the last part only."""
+        before = self._commands - 1
+        for first in range(0, len(report.reports), WORDS_MAX):
+            last = first + WORDS_MAX >= len(report.reports)
+            self._commands = before + 1 if last else max(before, self.partition.commands)
+            part = replace(
+                report,
+                reports=report.reports[first : first + WORDS_MAX],
+                beat=report.beat if last else None,
+            )
+            self._decide(replace(asked, command=part, reply_to=asked.reply_to if last else ""))
+
+    def _beat(self, beat: Beat, asked: Asked, refused: tuple[Rejected, ...]) -> None:
+        # Counted from when the broker took it: a beat read late is no sign of life now.
+        heard_at = min(self.at, asked.appended_at or self.at)
+        session = self.partition.queue(beat.queue).sessions.get(beat.runtime_id)
+        current = session is not None and session.session == beat.session
+        if beat.leaving:
+            self.offers.drop(beat.queue, beat.runtime_id)
+        elif session is not None and current:
+            credit = self.offers.hear(beat, heard_at, session.number)
+            if credit is not None and credit.received < credit.given:
+                self.effects.resend.append((beat.queue, credit))
+        for held in beat.leases:
+            self.partition.defer(held.job_id, held.fence, held.progress, self.at)
+        self.effects.beats.append((beat, refused))
+
+    def _record(self, events: tuple[Event, ...], asked: Asked) -> bool:
+        """False: what the command would record does not fit; it was refused instead."""
+        correlation = ""
+        if isinstance(asked.command, RerunJob) and isinstance(events[0], JobRequested):
+            correlation = events[0].retried_from or ""
+        entry = self._entry(events, self._cause(asked), asked.actor, correlation)
+        if _is_large(events) and not self._fits(entry):
+            self.partition.taken.clear()
+            self._refuse(
+                asked, Rejected(Rejection.ENTRY_TOO_LARGE, "the command would record too much")
+            )
+            return False
+        self._apply(entry)
+        return True
+
+    def _append(self, events: tuple[Event, ...], cause: str, actor: str) -> None:
+        self._apply(self._entry(events, cause, actor, ""))
+
+    def consumed(self, count: int) -> None:
+        """Record how far the intakes are read, where no other entry says so."""
+        self._append((CommandsConsumed(LEDGER_QUEUE, count),), TIMER, OWNER)
+
+    def _entry(self, events: tuple[Event, ...], cause: str, actor: str, correlation: str) -> Entry:
+        return Entry(
+            number=self.partition.entry + 1,
+            at=self.at,
+            commands=self._commands,
+            requests=self._requests,
+            events=events,
+            actor=actor,
+            cause=cause,
+            correlation=correlation,
+        )
+
+    def _apply(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.partition.apply(entry)
+
+    def finish(self) -> None:
+        """The offsets of commands that left no entry are known to the partition, too."""
+        self.partition.commands = self._commands
+        self.partition.requests = self._requests
+
+    def _wait(self, reply_to: str, reply: Reply) -> None:
+        if reply_to:
+            entry = self.entries[-1].number if self.entries else 0
+            self.effects.replies.append(Waiting(reply_to, reply, entry))
+
+    # --- Refusals --------------------------------------------------------------------------------
+    def _refusals(self, asked: Asked, refused: tuple[Rejected, ...]) -> tuple[Event, ...]:
+        return tuple(event for one in refused if self._note(event := self._rejection(asked, one)))
+
+    def _note(self, event: CommandRejected) -> bool:
+        """Whether this refusal is to be recorded, or only counted."""
+        key = refusal_key(event)
+        last = self.partition.refused_at.get(key)
+        if last is not None and self.at < last + REFUSAL_PERIOD_US:
+            self._suppressed[key] += 1
+            self.unrecorded += 1
+            return False
+        return True
+
+    def _rejection(self, asked: Asked, refused: Rejected) -> CommandRejected:
+        command = asked.command
+        job_id = refused.job_id or getattr(command, "job_id", None)
+        event = CommandRejected(
+            queue=_queue_of(asked, job_id),
+            command_id=asked.command_id,
+            command_type=command.TYPE,
+            code=refused.code,
+            detail=refused.detail[:2048],
+            job_id=job_id if not isinstance(command, RequestJob) else None,
+            runtime_id=getattr(command, "runtime_id", None),
+        )
+        again = self._suppressed.pop(refusal_key(event), 0) if not self._is_recent(event) else 0
+        return replace(event, count=1 + again) if again else event
+
+    def _is_recent(self, event: CommandRejected) -> bool:
+        last = self.partition.refused_at.get(refusal_key(event))
+        return last is not None and self.at < last + REFUSAL_PERIOD_US
+
+    def _duplicate(self, asked: Asked, job_id: JobId | None) -> CommandDuplicated:
+        return CommandDuplicated(
+            _queue_of(asked, job_id), asked.command_id, asked.command.TYPE, job_id
+        )
+
+    def _cause(self, asked: Asked) -> str:
+        return cause_of(asked.command_id, awaited=bool(asked.reply_to))
+
+
+def _queue_of(asked: Asked, job_id: JobId | None) -> QueueName:
+    command = asked.command
+    named = getattr(command, "queue", None) or (queue_of(job_id) if job_id else None)
+    return named or LEDGER_QUEUE
+
+
+LARGE_BYTES = 100_000
+EVENT_BYTES = 1_000
+
+
+def _is_large(events: tuple[Event, ...]) -> bool:
+    """Whether it is worth asking if the entry fits: a cheap estimate from above."""
+    texts = sum(
+        len(memoryview(raw))
+        for event in events
+        for name in ("payload", "output", "details", "template")
+        if (raw := getattr(event, name, None)) is not None and raw.__class__.__name__ == "Raw"
+    )
+    return len(events) * EVENT_BYTES + texts > LARGE_BYTES

@@ -1,0 +1,55 @@
+"""Fixtures of every test level that needs servers; where they come from: `support/services.py`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import services as backends
+from tests.support.services import Services
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Services]:
+    """Both servers; each starts at the first use of its address."""
+    with backends.services_from(os.environ) as services:
+        yield services
+
+
+@pytest.fixture
+def bootstrap(services: Services) -> str:
+    """Kafka's address. Name topics with `topic_prefix`: the broker is shared by all tests."""
+    return services.bootstrap
+
+
+@pytest.fixture
+def topic_prefix(bootstrap: str) -> Iterator[str]:
+    """Of this test alone, dot included; topics whose names begin with it are deleted afterwards."""
+    prefix = f"t{secrets.token_hex(4)}."
+    yield prefix
+    backends.delete_topics(bootstrap, prefix)
+
+
+@pytest.fixture(scope="session")
+def database_template() -> str:
+    """The database that each test's own is a copy of. A folder of tests may override this."""
+    return "template1"
+
+
+@pytest.fixture
+def dsn(services: Services, database_template: str) -> Iterator[str]:
+    """The address of a database of this test alone."""
+    name = f"t{secrets.token_hex(4)}"
+    yield backends.create_database(services.postgres, name, database_template)
+    backends.drop_database(services.postgres, name)
+
+
+@pytest.fixture
+def server_directory() -> Iterator[Path]:
+    """For servers that a test starts itself."""
+    with backends.server_directory() as directory:
+        yield directory

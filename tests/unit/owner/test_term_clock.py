@@ -1,0 +1,81 @@
+"""The clock of a term: it never goes back, never jumps, never outruns what the broker confirmed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.domain.ids import SECOND, Micros
+from processors.owner.term_clock import AHEAD_MAX, SLEW, TermClock
+
+LONG_AGO = Micros(1_000 * SECOND)
+FAR_AHEAD = Micros(10**15)
+
+
+class Clocks:
+    def __init__(self, wall: int, monotonic: int = 0) -> None:
+        self.wall = wall
+        self.monotonic = monotonic
+
+    def term(self, last: Micros = LONG_AGO) -> TermClock:
+        return TermClock(lambda: self.wall, lambda: self.monotonic, last=last)
+
+    def pass_time(self, micros: int, wall_jump: int = 0) -> None:
+        self.monotonic += micros
+        self.wall += micros + wall_jump
+
+
+def test_it_starts_at_the_wall_clock_or_at_the_end_of_the_history_whichever_is_later() -> None:
+    clocks = Clocks(wall=LONG_AGO + 50)
+    assert clocks.term().read(FAR_AHEAD) == LONG_AGO + 51
+    assert clocks.term(last=Micros(LONG_AGO + 70)).read(FAR_AHEAD) == LONG_AGO + 71
+
+
+def test_a_wall_clock_that_jumps_an_hour_ahead_is_followed_by_a_tenth_of_the_time_only() -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    clock = clocks.term()
+    before = clock.read(FAR_AHEAD)
+    clocks.pass_time(SECOND, wall_jump=3_600 * SECOND)
+    assert clock.read(FAR_AHEAD) - before == SECOND + SECOND // SLEW
+
+
+def test_a_wall_clock_that_jumps_back_only_slows_it_down() -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    clock = clocks.term()
+    before = clock.read(FAR_AHEAD)
+    clocks.pass_time(SECOND, wall_jump=-3_600 * SECOND)
+    assert clock.read(FAR_AHEAD) - before == SECOND - SECOND // SLEW
+
+
+def test_it_waits_for_the_broker_after_a_long_silence() -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    clock = clocks.term()
+    clocks.pass_time(60 * SECOND)
+    assert clock.outruns(LONG_AGO)
+    assert clock.read(LONG_AGO) == LONG_AGO + AHEAD_MAX
+    confirmed = Micros(LONG_AGO + 60 * SECOND)
+    clocks.pass_time(SECOND)
+    assert not clock.outruns(confirmed)
+    assert clock.read(confirmed) > LONG_AGO + AHEAD_MAX
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 10 * SECOND),
+            st.integers(-3_600 * SECOND, 3_600 * SECOND),
+            st.integers(-10 * SECOND, 10 * SECOND),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_the_clocks_do_it_never_goes_back(steps: list[tuple[int, int, int]]) -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    clock = clocks.term()
+    last = clock.read(LONG_AGO)
+    for passed, jump, confirmed in steps:
+        clocks.pass_time(passed, jump)
+        now = clock.read(Micros(last + confirmed))
+        assert now >= last
+        assert now - last <= passed + passed // SLEW + 1
+        last = now

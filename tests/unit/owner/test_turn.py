@@ -1,0 +1,340 @@
+"""A turn: what is recorded, what is only answered, and who is given what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from ledger.domain.commands import (
+    Asked,
+    Beat,
+    CancelJob,
+    CancelPart,
+    Claim,
+    Command,
+    HeldLease,
+    LockJob,
+    Report,
+    ReportedResult,
+    ReportedStart,
+    RequestJob,
+    StartAttempt,
+    SubmitResult,
+    Where,
+)
+from ledger.domain.entries import Entry
+from ledger.domain.events import (
+    BulkPartAdvanced,
+    BulkPartEnded,
+    BulkPartStarted,
+    CommandDuplicated,
+    CommandRejected,
+    CommandsConsumed,
+    JobCancelled,
+    JobRequested,
+    LeaseGranted,
+    RuntimeStarted,
+)
+from ledger.domain.ids import (
+    SECOND,
+    CommandId,
+    Fence,
+    JobId,
+    Micros,
+    QueueName,
+    RuntimeId,
+    Session,
+)
+from ledger.domain.job import Status, status
+from ledger.domain.partition import Partition
+from processors.owner.credit import Offers
+from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX, Turn
+
+QUEUE = QueueName("default")
+NOON = Micros(1_800_000_000 * SECOND)
+
+
+class Owner:
+    """A partition with an owner's memory, turned by hand."""
+
+    def __init__(self) -> None:
+        self.partition = Partition(0)
+        self.offers = Offers()
+        self.at = NOON
+        self.suppressed: Counter[tuple[str, ...]] = Counter()
+        self.bulk_todo: dict[str, list[JobId]] = {}
+        self.fits: Callable[[Entry], bool] = lambda _: True
+        self._sent = 0
+
+    def turn(self) -> Turn:
+        return Turn(
+            self.partition,
+            self.offers,
+            self.at,
+            partitions=1,
+            fits=self.fits,
+            suppressed=self.suppressed,
+            bulk_todo=self.bulk_todo,
+        )
+
+    def asked(self, command: Command, *, reply_to: str = "", command_id: str = "") -> Asked:
+        self._sent += 1
+        return Asked(
+            command=command,
+            command_id=CommandId(command_id or f"c{self._sent}"),
+            reply_to=reply_to,
+            appended_at=self.at,
+            offset=self._sent - 1,
+        )
+
+    def does(self, *commands: Command, reply_to: str = "") -> Turn:
+        turn = self.turn()
+        for command in commands:
+            asked = self.asked(command, reply_to=reply_to)
+            if isinstance(command, RequestJob):
+                turn.read_request(asked)
+            else:
+                turn.read_command(asked)
+        turn.assign()
+        turn.finish()
+        return turn
+
+    def submit(self, many: int = 1, **fields: object) -> list[JobId]:
+        turn = self.does(*(RequestJob(type="sum", **fields) for _ in range(many)))  # type: ignore[arg-type]
+        return [e.job_id for e in events_of(turn) if isinstance(e, JobRequested)]
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+def events_of(turn: Turn) -> list[object]:
+    return [event for entry in turn.entries for event in entry.events]
+
+
+def beat(number: int = 1, *, slots: int = 0, runtime: str = "r1", **fields: object) -> Beat:
+    return Beat(
+        runtime_id=RuntimeId(runtime),
+        session=Session("s1"),
+        queue=QUEUE,
+        beat=number,
+        types=("sum",),
+        slots=slots,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+# --- What is recorded ----------------------------------------------------------------------------
+def test_every_request_is_an_entry_that_says_how_far_the_requests_are_read(owner: Owner) -> None:
+    turn = owner.does(RequestJob(type="sum"), RequestJob(type="sum"))
+    assert [(e.number, e.requests, e.commands) for e in turn.entries] == [(1, 1, 0), (2, 2, 0)]
+
+
+def test_the_same_command_again_is_recorded_as_a_duplicate(owner: Owner) -> None:
+    turn = owner.turn()
+    first = owner.asked(RequestJob(type="sum"), command_id="same")
+    turn.read_request(first)
+    turn.read_request(msgspec.structs.replace(first, offset=1))
+    requested, duplicated = events_of(turn)
+    assert isinstance(requested, JobRequested)
+    assert isinstance(duplicated, CommandDuplicated)
+    assert duplicated.job_id == requested.job_id
+
+
+def test_a_beat_that_changes_nothing_leaves_no_entry(owner: Owner) -> None:
+    assert isinstance(events_of(owner.does(beat(1)))[0], RuntimeStarted)
+    turn = owner.does(beat(2))
+    assert turn.entries == []
+    assert turn.unrecorded == 1
+    assert owner.partition.commands == 2
+
+
+def test_offsets_of_unrecorded_commands_ride_on_the_next_entry(owner: Owner) -> None:
+    owner.does(beat(1))
+    owner.does(beat(2), beat(3))
+    turn = owner.turn()
+    turn.consumed(2)
+    assert turn.entries[0].commands == 3
+    assert turn.entries[0].events == (CommandsConsumed(QueueName("_ledger"), 2),)
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+def test_an_equal_refusal_is_recorded_once_a_minute_with_its_count(owner: Owner) -> None:
+    [job_id] = owner.submit()
+    stale = StartAttempt(job_id, Fence(7))
+    assert [type(e) for e in events_of(owner.does(stale))] == [CommandRejected]
+    assert events_of(owner.does(stale, stale, stale)) == []
+    owner.at = Micros(owner.at + REFUSAL_PERIOD_US)
+    [again] = events_of(owner.does(stale))
+    assert isinstance(again, CommandRejected)
+    assert again.count == 4
+
+
+def test_every_refused_command_is_answered_even_where_it_is_only_counted(owner: Owner) -> None:
+    [job_id] = owner.submit()
+    stale = StartAttempt(job_id, Fence(7))
+    turn = owner.does(stale, stale, reply_to="0/me")
+    assert [w.reply.code for w in turn.effects.replies] == ["LEASE_STALE", "LEASE_STALE"]
+
+
+def test_a_command_whose_entry_does_not_fit_is_refused_and_changes_nothing(owner: Owner) -> None:
+    [job_id] = owner.submit()
+    [grant] = [
+        e
+        for e in events_of(owner.does(LockJob(job_id, RuntimeId("r"))))
+        if isinstance(e, LeaseGranted)
+    ]
+    owner.fits = lambda _: False
+    big = msgspec.Raw(b'"' + b"x" * 200_000 + b'"')
+    turn = owner.does(SubmitResult(job_id, grant.fence, output=big), reply_to="0/me")
+    [refused] = events_of(turn)
+    assert isinstance(refused, CommandRejected)
+    assert refused.code == "ENTRY_TOO_LARGE"
+    job = owner.partition.job(job_id)
+    assert job is not None
+    assert status(job) is Status.LEASED
+
+
+# --- Assigning -----------------------------------------------------------------------------------
+def test_a_ready_job_goes_to_a_free_slot_at_once(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    turn = owner.does(RequestJob(type="sum"))
+    requested, granted = events_of(turn)
+    assert isinstance(requested, JobRequested)
+    assert isinstance(granted, LeaseGranted)
+    assert (granted.session, granted.number) == ("s1", 1)
+
+
+def test_no_more_is_given_than_there_are_slots(owner: Owner) -> None:
+    owner.does(beat(1, slots=3))
+    owner.submit(5)
+    pending = [j for j in owner.partition.jobs.values() if status(j) is Status.PENDING]
+    assert len(pending) == 2
+    turn = owner.does(beat(2, slots=3, received=0))
+    assert not any(isinstance(e, LeaseGranted) for e in events_of(turn)), "all are on their way"
+    turn = owner.does(beat(3, slots=1, received=3))
+    assert sum(isinstance(e, LeaseGranted) for e in events_of(turn)) == 1
+
+
+def test_few_jobs_spread_over_many_runtimes(owner: Owner) -> None:
+    for name in ("a", "b"):
+        owner.does(beat(1, slots=4, runtime=name))
+    turn = owner.does(*(RequestJob(type="sum") for _ in range(4)))
+    given = Counter(e.runtime_id for e in events_of(turn) if isinstance(e, LeaseGranted))
+    assert given == {"a": 2, "b": 2}
+
+
+def test_numbers_are_gapless_within_a_session(owner: Owner) -> None:
+    owner.does(beat(1, slots=10))
+    turn = owner.does(*(RequestJob(type="sum") for _ in range(10)))
+    numbers = [e.number for e in events_of(turn) if isinstance(e, LeaseGranted)]
+    assert numbers == list(range(1, 11))
+
+
+def test_a_runtime_that_fell_silent_is_given_nothing(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    owner.at = Micros(owner.at + 16 * SECOND)
+    turn = owner.does(RequestJob(type="sum"))
+    assert [type(e) for e in events_of(turn)] == [JobRequested]
+
+
+# --- Claims --------------------------------------------------------------------------------------
+def claim(wait: float = 0.0, limit: int = 1) -> Claim:
+    return Claim(RuntimeId("web"), (QUEUE,), ("sum",), limit, wait)
+
+
+def test_a_claim_that_finds_nothing_is_parked_and_filled_by_the_next_job(owner: Owner) -> None:
+    turn = owner.does(claim(wait=5), reply_to="0/me")
+    assert [w.reply.outcome for w in turn.effects.replies] == ["parked"]
+    assert turn.entries == []
+    turn = owner.does(RequestJob(type="sum"))
+    assert [type(e) for e in events_of(turn)] == [JobRequested, LeaseGranted]
+    [filled] = turn.effects.replies
+    assert filled.reply_to == "0/me"
+    assert filled.entry == turn.entries[-1].number
+    assert filled.reply.data is not None
+    assert len(msgspec.json.decode(filled.reply.data)["items"]) == 1
+
+
+def test_a_claim_whose_wait_is_over_is_answered_empty(owner: Owner) -> None:
+    owner.does(claim(wait=5), reply_to="0/me")
+    owner.at = Micros(owner.at + 5 * SECOND)
+    turn = owner.turn()
+    turn.claims_over()
+    [over] = turn.effects.replies
+    assert over.reply.data is not None
+    assert msgspec.json.decode(over.reply.data) == {"items": []}
+    assert owner.offers.parked == {}
+
+
+# --- Reports -------------------------------------------------------------------------------------
+def test_a_long_report_is_recorded_in_parts_and_its_offset_moves_with_the_last(
+    owner: Owner,
+) -> None:
+    many = WORDS_MAX
+    owner.does(beat(1, slots=many))
+    turn = owner.does(*(RequestJob(type="sum") for _ in range(many)))
+    grants = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
+    words = tuple(
+        word
+        for g in grants
+        for word in (ReportedStart(g.job_id, g.fence), ReportedResult(g.job_id, g.fence))
+    )
+    report = Report(RuntimeId("r1"), Session("s1"), QUEUE, words, beat(2, slots=many))
+    first, last = owner.does(report).entries
+    assert last.commands == first.commands + 1
+    assert owner.partition.jobs == {}
+    assert len(owner.partition.closed) == many
+
+
+def test_a_report_sent_again_is_a_duplicate(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    turn = owner.does(RequestJob(type="sum"))
+    [grant] = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
+    words = (ReportedResult(grant.job_id, grant.fence),)
+    report = Report(RuntimeId("r1"), Session("s1"), QUEUE, words)
+    owner.does(report)
+    assert [type(e) for e in events_of(owner.does(report))] == [CommandDuplicated]
+
+
+def test_what_a_runtime_says_it_holds_is_answered(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    turn = owner.does(RequestJob(type="sum"))
+    [grant] = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
+    held = HeldLease(grant.job_id, grant.fence)
+    turn = owner.does(beat(2, received=1, leases=(held,)))
+    assert [one.beat for one, _ in turn.effects.beats] == [2]
+
+
+# --- Bulk ----------------------------------------------------------------------------------------
+def test_a_bulk_cancel_covers_open_jobs_and_requests_that_came_before_it(owner: Owner) -> None:
+    owner.submit(3, labels={"user": "ada"})
+    owner.submit(1, labels={"user": "bob"})
+    part = CancelPart("op_1", 0, Where(labels={"user": "ada"}), "withdrawn", "ada")
+    turn = owner.turn()
+    late = owner.asked(RequestJob(type="sum", labels={"user": "ada"}))
+    turn.read_part(owner.asked(part), part, requests_end=late.offset + 1)
+    turn.bulks()
+    turn.bulks()
+    assert not any(isinstance(e, BulkPartEnded) for e in events_of(turn)), "requests are unread"
+    turn.read_request(late)
+    turn.finish()
+    turn.bulks()
+    kinds = Counter(type(e) for e in events_of(turn))
+    assert kinds[JobCancelled] == 4
+    assert kinds[BulkPartStarted] == kinds[BulkPartEnded] == 1
+    assert kinds[BulkPartAdvanced] == 2
+    assert turn.effects.confirmations == {"op_1": 4}
+    assert [j.request.labels for j in owner.partition.jobs.values()] == [{"user": "bob"}]
+
+
+def test_a_cancel_that_is_asked_twice_is_recorded_once(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    [job_id] = owner.submit()
+    first = events_of(owner.does(CancelJob(job_id, "stop")))
+    again = events_of(owner.does(CancelJob(job_id, "stop")))
+    assert [type(e).__name__ for e in (*first, *again)] == ["CancelRequested", "CommandDuplicated"]
