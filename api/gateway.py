@@ -46,6 +46,14 @@ class Undecided(Struct, frozen=True, gc=False):
     place: Place
 
 
+class Decision(Struct, frozen=True, gc=False):
+    """What the owner said."""
+
+    reply: Reply
+    undecided: Undecided | None
+    """How to answer if what was decided cannot be shown yet; None: nobody knows where it lies."""
+
+
 class Overloaded(Exception):
     """As many commands as may be awaited already are."""
 
@@ -114,7 +122,7 @@ class Gateway:
 
     async def decide(
         self, sent: Sent, wait_seconds: float, *, gives_back: bool = False
-    ) -> Reply | Undecided:
+    ) -> Decision | Undecided:
         """Raises `LogError`, `RecordTooLarge` and `Overloaded`.
 
         `gives_back`: what is granted to a caller who left before the reply is released, unless the
@@ -126,7 +134,10 @@ class Gateway:
             await self.append(waiter)
             reply = await waiter.decided(deadline)
             waiter.is_taken = True
-            return self.undecided(waiter) if reply is None else reply
+            if reply is None:
+                return self.undecided(waiter)
+            place = waiter.place
+            return Decision(reply, None if place is None else Undecided(sent.command_id, place))
 
     # --- The parts of it, for claims over several partitions -------------------------------------
     @contextmanager

@@ -13,9 +13,8 @@ from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Raw
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from ledger.domain import events
 from ledger.domain.events import (
     JOB_EVENTS,
     AttemptFailed,
@@ -59,7 +58,8 @@ LAYOUT = crc32(repr([(t.__name__, t.__struct_fields__) for t in _PACKED]).encode
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_NOTHING = Raw(b"null")
+ABSENT = Raw(b"null")
+"""Stands for a payload or output that was not read along; known by its identity."""
 
 # --- A job ---------------------------------------------------------------------------------------
 _PHASES: tuple[type[Phase], ...] = (Pending, Leased, Running, Waiting, Settled)
@@ -74,7 +74,7 @@ _DEFAULT_RETRY = Retry()
 
 
 def pack_job(job: Job) -> bytes:
-    """Without payload and output. 3 us on the reference machine, 80-110 bytes."""
+    """Without payload and output. 3-4 us on the reference machine, 160-180 bytes."""
     return _encode(_job_fields(job))
 
 
@@ -82,7 +82,9 @@ def _job_fields(job: Job) -> list[Any]:
     fields = list(astuple(job))
     asked = job.request
     request = list(astuple(asked))
-    request[0] = request[1] = request[_R_PAYLOAD] = None
+    request[0] = request[_R_PAYLOAD] = None
+    if asked.queue == queue_in(asked.job_id):
+        request[1] = None
     retry = asked.retry
     request[_R_RETRY] = None if retry == _DEFAULT_RETRY else astuple(retry)
     if asked.payload_ref is not None:
@@ -138,14 +140,19 @@ def _is_hash(text: str) -> bool:
 
 
 def unpack_job(job_id: str, state: bytes, payload: bytes | None, output: bytes | None) -> Job:
-    """Raises `StoredByAnotherVersion`."""
+    """Payload and output that are None were not read along: `ABSENT` stands for them.
+
+    Raises `StoredByAnotherVersion`.
+    """
     fields = _decode(state)
     if fields.pop() != LAYOUT:
         raise StoredByAnotherVersion
     request = fields[_J_REQUEST]
     request += [None] * (len(_R) - len(request))
-    request[0], request[1] = JobId(job_id), queue_in(job_id)
-    request[_R_PAYLOAD] = _NOTHING if payload is None else Raw(payload)
+    request[0] = JobId(job_id)
+    if request[1] is None:
+        request[1] = queue_in(job_id)
+    request[_R_PAYLOAD] = ABSENT if payload is None else Raw(payload)
     packed_retry = request[_R_RETRY]
     request[_R_RETRY] = _DEFAULT_RETRY if packed_retry is None else _retry(packed_retry)
     if request[_R_REF] is not None:
@@ -163,7 +170,7 @@ def unpack_job(job_id: str, state: bytes, payload: bytes | None, output: bytes |
 
 
 def queue_in(job_id: str) -> QueueName:
-    """The queue that a job's id names; rules make ids so, and rows without it are kept apart."""
+    """The queue that a job's id names: all before its last dot."""
     return QueueName(job_id.rpartition(".")[0])
 
 
@@ -194,7 +201,7 @@ def _result(fields: list[Any], output: bytes | None) -> Result:
     return Result(
         digest.hex() if isinstance(digest, bytes) else digest,
         attempt,
-        Raw(output or b"null") if inline else None,
+        (ABSENT if output is None else Raw(output)) if inline else None,
         None if ref is None else Ref(*ref),
     )
 
@@ -364,5 +371,3 @@ def pack_job_tamed(job: Job) -> bytes:
 def pack_groups_tamed(groups: Sequence[Group]) -> bytes:
     return _encode(tamed(groups))
 
-
-__all__ = ["events", "pack_event", "pack_groups", "pack_job", "replace", "unpack_job"]

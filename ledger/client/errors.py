@@ -52,5 +52,3 @@ class NotAcknowledged(ClientError):
     def __init__(self, command_id: CommandId, reason: str) -> None:
         super().__init__(f"{command_id} was not acknowledged: {reason}")
         self.command_id = command_id
-
-

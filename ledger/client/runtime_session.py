@@ -1,7 +1,7 @@
 """What a runtime and the owner of one queue say to each other, without I/O and without a clock.
 
 `take` what the inbox holds, `finish` what handlers did, `tick` when time has passed: each returns
-the orders for the handlers. `speak` makes the records that say all that is news.
+the orders for the handlers. `speak` makes the record that says what is news.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ledger.log.inbox import (
     ReportRefused,
 )
 
-SLOTS_MAX = 1_000
-HELD_MAX = 1_200
-"""Leases that one beat lists, at most: it stays below 256 KiB."""
+SLOTS_MAX = HELD_MAX = 800
+"""Leases that one beat lists, at most: with all else its record stays below 256 KiB."""
 WORDS_MAX = 128
-"""Jobs in one report, at most: what the owner records of them stays far below half a batch."""
-REPORT_BYTES_MAX = 160_000
-"""Of the words in one report; the beat comes on top."""
-CARRIED_LEASES_MAX = 300
-"""A beat of more leases goes in a record of its own, behind the report."""
-PROGRESS_BYTES_MAX = 48_000
+WORDS_BYTES_MAX = 160_000
+"""Of one report, beside its beat: what the owner records of it stays below half a batch."""
+LEASES_MANY = 300
+"""A beat of so many leases leaves less room for words."""
+WORDS_MAX_BESIDE_MANY = 32
+WORDS_BYTES_MAX_BESIDE_MANY = 64_000
+PROGRESS_BYTES_MAX = 32_000
 """Of progress in one beat; what does not fit is said by the next."""
 START_SECONDS = 0.05
 """A job that runs for so long is said to have started; a shorter one by its result alone."""
@@ -66,6 +66,8 @@ MARGIN_PART = 0.05
 MARGIN_SECONDS_MAX = 2.0
 QUIET_PERIODS = SILENT_PERIODS - 0.5
 """After so many periods without an appended beat the owner may count the session as ended."""
+ACKNOWLEDGED = -1
+"""In place of the number of a beat of an earlier session."""
 ASKED_MAX = 2_000
 """Beats whose time of sending is remembered."""
 INVALID_OUTPUT = "INVALID_OUTPUT"
@@ -111,6 +113,7 @@ class Held:
         "lost",
         "progress",
         "progress_in",
+        "said_in",
         "session",
         "started_in",
         "step",
@@ -132,6 +135,8 @@ class Held:
         """When its handler was told to begin."""
         self.started_in = 0
         """The beat with which its start was said; 0: not said."""
+        self.said_in = 0
+        """The beat with which its word was said; 0: not said."""
         self.progress: ProgressSaid | None = None
         self.progress_in = 0
         self.cancel_at: float | None = None
@@ -205,8 +210,11 @@ class QueueSession:
         self.period = period_seconds
         self.occupied = 0
         """Handlers that were given a job and have not come back."""
+        self.offered = 0
+        """Slots that the last beat offered."""
         self.draining = False
-        self.inbox_open = False
+        self._open_since: int | None = None
+        """The last beat before the inbox was read; slots are offered after it."""
         self.refusals: list[ReportRefused] = []
         """What the owner refused since somebody last looked."""
         self._runtime_id = runtime_id
@@ -223,7 +231,7 @@ class QueueSession:
         """Words not acknowledged yet: the beat that came with them, when, and whose."""
         self._begun: deque[Held] = deque()
         """Whose start is still to be said, oldest first."""
-        self._promised: deque[tuple[int, int]] = deque()
+        self._promised: deque[tuple[int, int]] = deque(maxlen=ASKED_MAX)
         """By beat not yet answered, and the last answered: the number up to which it offers."""
         self._urgent = True
         self._soon = inf
@@ -253,6 +261,11 @@ class QueueSession:
         return not self._held
 
     @property
+    def is_served(self) -> bool:
+        """An owner has answered since the inbox is read."""
+        return self._open_since is not None and self._answered > self._open_since
+
+    @property
     def outstanding(self) -> int:
         """Assignments that the owner may still make on what was offered to it."""
         most = max((number for _, number in self._promised), default=0)
@@ -278,7 +291,12 @@ class QueueSession:
     # --- From the inbox --------------------------------------------------------------------------
     def open_inbox(self) -> None:
         """It is read from its end on: from now on slots may be offered."""
-        self.inbox_open = True
+        if self._open_since is None:
+            self._open_since = self.beat
+        self._urgent = True
+
+    def hurry(self) -> None:
+        """There is something to say that only the caller knows, such as a slot."""
         self._urgent = True
 
     def take(self, record: InboxRecord, now: float) -> list[Order]:
@@ -313,7 +331,7 @@ class QueueSession:
         return orders
 
     def _hold(self, item: AssignedItem, asked_at: float, now: float, orders: list[Order]) -> None:
-        body = _decode_job(item.job)
+        body = _body_of(item.job)
         held = Held(self, item, body)
         self._held[item.job_id, item.fence] = held
         self.occupied += 1
@@ -397,9 +415,7 @@ class QueueSession:
             (one.job_id, one.fence): one for one in record.refused if one.code in REFUSED_FOR_GOOD
         }
 
-    def _acknowledge(
-        self, beat: int, refused: dict[tuple[JobId, Fence], ReportRefused]
-    ) -> None:
+    def _acknowledge(self, beat: int, refused: dict[tuple[JobId, Fence], ReportRefused]) -> None:
         said = self._said
         held_now = self._held
         while said and said[0][0] <= beat:
@@ -407,6 +423,7 @@ class QueueSession:
                 key = (held.job_id, held.fence)
                 if refused and key in refused and isinstance(held.word, ReportedResult):
                     held.word = _failed_for(held, refused[key])
+                    held.said_in = 0
                     self._words.append(held)
                 else:
                     held_now.pop(key, None)
@@ -422,6 +439,9 @@ class QueueSession:
             self._held.pop((held.job_id, held.fence), None)
             self._urgent = True
             return
+        self._end(held, word)
+
+    def _end(self, held: Held, word: Ending) -> None:
         if held.word is None:
             held.word = word
             self._words.append(held)
@@ -434,9 +454,9 @@ class QueueSession:
 
     def abandon(self) -> None:
         """Give back what still runs: nobody waits for its handler any more."""
-        for held in list(self._held.values()):
-            if held.word is None:
-                self._give_back(held, Why.LEAVING.value)
+        for held in self._held.values():
+            if not held.lost:
+                self._end(held, ReportedRelease(held.job_id, held.fence, Why.LEAVING.value))
 
     def drain(self) -> None:
         """Take nothing more."""
@@ -447,6 +467,7 @@ class QueueSession:
                 self._give_back(held, Why.LEAVING.value)
 
     def _give_back(self, held: Held, reason: str) -> None:
+        """Of a lease whose handler was not told to begin."""
         self.finish(held, ReportedRelease(held.job_id, held.fence, reason))
 
     # --- From the clock --------------------------------------------------------------------------
@@ -475,31 +496,23 @@ class QueueSession:
         self._look_at = soonest
 
     # --- Speaking --------------------------------------------------------------------------------
-    def speak(self, now: float, free: int) -> list[Report | Beat]:
-        """All that is news, in order; the last record carries the beat. `free`: slots to offer.
+    def speak(self, now: float, free: int) -> Report | Beat:
+        """What is news, with the beat; more of it may be due at once. `free`: slots to offer.
 
-        Call `appended` or `unsaid` once it is known what became of them.
+        Call `appended` or `unsaid` once it is known what became of the record.
         """
         if now - self._appended_at > QUIET_PERIODS * self.period:
             self._renew(now)
-        unanswered = self._answered < self.beat and now >= self._spoke_at + self._patience
-        if unanswered:
+        if self._answered < self.beat and now >= self._spoke_at + self._patience:
             self._patience = min(2 * self._patience, max(self.period, UNANSWERED_SECONDS))
         number = self._numbers.ask(now)
-        words = self._words_to_say(number, now)
-        beat = self._beat_to_say(number, now, free, leaving=False)
         self._urgent = False
         self._spoke_at = now
-        records: list[Report | Beat] = []
-        for first in range(0, len(words), WORDS_MAX):
-            records += self._reports(words[first : first + WORDS_MAX])
-        if records and len(beat.leases) <= CARRIED_LEASES_MAX:
-            last = records[-1]
-            assert isinstance(last, Report)
-            records[-1] = msgspec.structs.replace(last, beat=beat)
-        else:
-            records.append(beat)
-        return records
+        words = self._words_to_say(number, now)
+        beat = self._beat_to_say(number, now, free, leaving=False)
+        if not words:
+            return beat
+        return Report(self._runtime_id, self.session, self.queue, tuple(words), beat)
 
     def last_beat(self, now: float) -> Beat:
         """The last word of the session."""
@@ -511,13 +524,14 @@ class QueueSession:
 
     def unsaid(self, since: int) -> None:
         """The records from this beat on may be lost: say it all again."""
-        again: list[Held] = []
+        since = max(since, self._answered + 1)
         while self._said and self._said[-1][0] >= since:
-            again[:0] = self._said.pop()[2]
-        self._words.extendleft(held for held in reversed(again) if not held.lost)
+            for held in reversed(self._said.pop()[2]):
+                held.said_in = 0
+                self._words.appendleft(held)
         starts = []
         for held in self._held.values():
-            if held.started_in >= since and held.runs:
+            if held.started_in >= since:
                 held.started_in = 0
                 starts.append(held)
             if held.progress_in >= since:
@@ -526,45 +540,49 @@ class QueueSession:
         self._urgent = True
 
     def _words_to_say(self, number: int, now: float) -> list[Reported]:
+        many = len(self._held) - len(self._words) >= LEASES_MANY
+        room = WORDS_MAX_BESIDE_MANY if many else WORDS_MAX
+        bytes_left = WORDS_BYTES_MAX_BESIDE_MANY if many else WORDS_BYTES_MAX
         words: list[Reported] = []
-        begun = self._begun
-        while begun and (
-            not begun[0].runs or (begun[0].began_at or 0.0) <= now - 0.9 * START_SECONDS
-        ):
-            held = begun.popleft()
-            if held.runs and not held.started_in:
-                held.started_in = number
-                words.append(ReportedStart(held.job_id, held.fence))
-        self._soon = (begun[0].began_at or 0.0) + START_SECONDS if begun else inf
-        if self._words:
-            whose = [held for held in self._words if not held.lost]
-            self._words.clear()
-            words += [held.word for held in whose if held.word is not None]
+        whose: list[Held] = []
+        waiting = self._words
+        while waiting and len(words) < room:
+            held = waiting[0]
+            word = held.word
+            assert word is not None
+            bytes_left -= _size_of(word)
+            if bytes_left < 0 and words:
+                break
+            waiting.popleft()
+            if not held.lost:
+                held.said_in = number
+                words.append(word)
+                whose.append(held)
+        if whose:
             self._said.append((number, now, whose))
-        return words
+        return words + self._starts_to_say(number, now, room - len(words))
 
-    def _reports(self, words: list[Reported]) -> list[Report]:
-        size, chunk, reports = 0, [], []
-        for word in words:
-            more = _size_of(word)
-            if chunk and size + more > REPORT_BYTES_MAX:
-                reports.append(self._report(chunk))
-                size, chunk = 0, []
-            chunk.append(word)
-            size += more
-        reports.append(self._report(chunk))
-        return reports
-
-    def _report(self, words: list[Reported]) -> Report:
-        return Report(self._runtime_id, self.session, self.queue, tuple(words))
+    def _starts_to_say(self, number: int, now: float, room: int) -> list[Reported]:
+        starts: list[Reported] = []
+        begun = self._begun
+        late = now - 0.9 * START_SECONDS
+        while begun and len(starts) < room:
+            held = begun[0]
+            if held.runs and not held.started_in:
+                if held.began_at is None or held.began_at > late:
+                    break
+                held.started_in = number
+                starts.append(ReportedStart(held.job_id, held.fence))
+            begun.popleft()
+        self._soon = (begun[0].began_at or now) + START_SECONDS if begun else inf
+        return starts
 
     def _beat_to_say(self, number: int, now: float, free: int, *, leaving: bool) -> Beat:
         numbers = self._numbers
-        just_said = self._said[-1][0] == number if self._said else False
         leases = []
         room = PROGRESS_BYTES_MAX
         for held in self._held.values():
-            if just_said and held.word is not None and self._is_said_in(held, number):
+            if held.said_in == number:
                 continue  # The report that carries this beat says what became of it.
             progress = held.progress
             if progress is not None:
@@ -581,8 +599,9 @@ class QueueSession:
             leases.append(HeldLease(held.job_id, held.fence, progress))
         room_for_more = max(0, HELD_MAX - len(self._held))
         slots = max(0, min(free, room_for_more, SLOTS_MAX))
-        if self.draining or not self.inbox_open:
+        if self.draining or self._open_since is None:
             slots = 0
+        self.offered = slots
         self._promised.append((number, numbers.received + slots))
         return Beat(
             runtime_id=self._runtime_id,
@@ -604,13 +623,23 @@ class QueueSession:
         self.unsaid(1)
         for held in self._held.values():
             held.progress_in = 0
+            if held.started_in:
+                held.started_in = ACKNOWLEDGED
         self._answered = 0
+        self._open_since = self._open_since and 0
         self._patience = UNANSWERED_SECONDS
         self._promised.clear()
         self._appended_at = now
 
 
 _decode_job = msgspec.json.Decoder(JobBody).decode
+
+
+def _body_of(job: Raw) -> JobBody:
+    try:
+        return _decode_job(job)
+    except msgspec.MsgspecError:  # Of a later version: there is no handler for it.
+        return JobBody("")
 
 
 def _size_of(word: Reported) -> int:

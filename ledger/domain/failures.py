@@ -13,14 +13,19 @@ LEASE_EXPIRED = "LEASE_EXPIRED"
 JOB_TIMEOUT = "JOB_TIMEOUT"
 WAIT_TIMEOUT = "WAIT_TIMEOUT"
 START_TIMEOUT = "START_TIMEOUT"
+RELEASED = "RELEASED"
 
-ENDED_BECAUSE: dict[str, str] = {
+MESSAGES: dict[str, str] = {
     LEASE_EXPIRED: "nothing was heard from the runtime until its lease ran out",
     JOB_TIMEOUT: "the execution took longer than timeout_seconds",
     WAIT_TIMEOUT: "the external completion did not come in time",
     START_TIMEOUT: "no runtime started the job within start_timeout_seconds",
+    RELEASED: "runtimes gave the job back so often that it spent its last attempt",
 }
-"""Codes that the clock gives, with the message that goes along."""
+"""Codes that the ledger gives by itself, with the message that goes along."""
+
+BY_THE_CLOCK = frozenset({LEASE_EXPIRED, JOB_TIMEOUT, WAIT_TIMEOUT, START_TIMEOUT})
+"""How an attempt ends that ran out of lease or time."""
 
 
 class Retry(Struct, frozen=True, gc=False):

@@ -29,7 +29,7 @@ from ledger.domain.events import (
     RetryScheduled,
     WaitStarted,
 )
-from ledger.domain.failures import ENDED_BECAUSE, Failure
+from ledger.domain.failures import MESSAGES, Failure
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, RuntimeId, Session, StepName
 
 
@@ -91,6 +91,7 @@ class Settled(Struct, frozen=True, gc=False, tag="settled"):
 
 
 Phase = Pending | Leased | Running | Waiting | Settled
+EndedHow = Literal["", "succeeded", "failed", "released"]
 
 
 class Progress(Struct, frozen=True, gc=False):
@@ -114,6 +115,8 @@ class Step(Struct, frozen=True, gc=False):
     ended_fence: Fence = Fence(0)
     """Of the last attempt that ended by its runtime's own word, so that saying it again is no
     news. An attempt that expired leaves it alone: what its runtime still says is stale."""
+    ended_how: EndedHow = ""
+    """That word: only the same one is no news."""
 
 
 class Cancel(Struct, frozen=True, gc=False):
@@ -186,16 +189,20 @@ def status(job: Job) -> Status:
             assert_never(phase)
 
 
+_LIVE = (Leased, Running)
+_CURRENT = (Leased, Running, Waiting)
+
+
 def held_lease(step: Step) -> Lease | None:
     """The lease that is live by the record; None while pending, waiting or settled."""
-    return step.phase.lease if isinstance(step.phase, Leased | Running) else None
+    return step.phase.lease if isinstance(step.phase, _LIVE) else None
 
 
 def quoted_step(job: Job, fence: Fence) -> Step | None:
     """The step whose current attempt `fence` names; a waiting one's is good, too."""
     for step in job.steps:
         phase = step.phase
-        if isinstance(phase, Leased | Running | Waiting) and phase.lease.fence == fence:
+        if isinstance(phase, _CURRENT) and phase.lease.fence == fence:
             return step
     return None
 
@@ -212,41 +219,42 @@ def begin(event: JobRequested, at: Micros) -> Job:
 
 
 def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
-    """One fact later. Total: what does not fit is a `Misfit`, never an exception."""
+    """One fact later. Total: what does not fit is a `Misfit`, never an exception. Whatever speaks
+    of an attempt fits under the fence of the current one only."""
     match event:
-        case JobRequested():
-            return Misfit(event.TYPE, "the job exists already")
         case LeaseGranted():
-            return _with_step(job, event, _granted, at)
+            return _granted(job, event, at)
         case AttemptStarted():
-            return _with_step(job, event, _started, at)
-        case JobProgressed():
-            return _with_step(job, event, _progressed, at)
-        case LeaseReleased():
-            return _with_step(job, event, _released, at)
-        case WaitStarted():
-            return _with_step(job, event, _gave_up, at)
-        case AttemptFailed() | AttemptExpired():
-            return _with_step(job, event, _went_wrong, at)
-        case RetryScheduled():
-            return _with_step(job, event, _waits_again, at)
+            return _started(job, event, at)
         case JobSucceeded():
-            return _with_step(job, event, _succeeded, at)
+            return _succeeded(job, event, at)
+        case JobProgressed():
+            return _progressed(job, event, at)
+        case AttemptFailed() | AttemptExpired():
+            return _went_wrong(job, event, at)
+        case RetryScheduled():
+            return _waits_again(job, event)
         case JobFailed():
-            return _ended(job, Status.FAILED, at, event.code)
+            return _ended(job, event, Status.FAILED, at, event.code)
         case JobExpired():
-            return _ended(job, Status.EXPIRED, at, event.code)
+            return _ended(job, event, Status.EXPIRED, at, event.code)
+        case LeaseReleased():
+            return _released(job, event, at)
+        case WaitStarted():
+            return _gave_up(job, event)
         case CancelRequested():
+            if job.end is not None or job.cancel is not None:
+                return _misfit(event, job)
             cancel = Cancel(at, event.reason, event.by, event.deadline)
             return replace(job, cancel=cancel, version=job.version + 1)
         case JobCancelled():
             cancel = job.cancel or Cancel(at, event.reason, event.by, None)
-            return _ended(replace(job, cancel=cancel), Status.CANCELLED, at)
+            after = _ended(job, event, Status.CANCELLED, at)
+            return after if isinstance(after, Misfit) else replace(after, cancel=cancel)
         case JobCollected():
-            if job.collected_at is not None:
-                return replace(job, version=job.version + 1)  # The first one wins.
-            expires = event.expires_at
-            return replace(job, collected_at=at, result_expires_at=expires, version=job.version + 1)
+            return _collected(job, event, at)
+        case JobRequested():
+            return _misfit(event, job)
         case _:
             assert_never(event)
 
@@ -257,12 +265,8 @@ def extend(job: Job, extension: Extension) -> Job | Misfit:
     lease = held_lease(step) if step else None
     if step is None or lease is None:
         return Misfit("extension", f"no live lease under fence {extension.fence}")
-    return _put(
-        job,
-        step,
-        _with_lease(step, replace(lease, until=max(lease.until, extension.until))),
-        extended=job.extended + 1,
-    )
+    lease = replace(lease, until=max(lease.until, extension.until))
+    return _put(job, step, _with_lease(step, lease), extended=job.extended + 1)
 
 
 def fold(history: Iterable[tuple[JobEvent, Micros]], job: Job | None = None) -> Job | None:
@@ -276,14 +280,31 @@ def fold(history: Iterable[tuple[JobEvent, Micros]], job: Job | None = None) -> 
     return job
 
 
-def _with_step(job: Job, event: JobEvent, change: object, at: Micros) -> Job | Misfit:
+OfAttempt = (
+    AttemptStarted
+    | JobProgressed
+    | LeaseReleased
+    | WaitStarted
+    | AttemptFailed
+    | AttemptExpired
+    | JobSucceeded
+)
+
+
+def _current(job: Job, event: OfAttempt) -> Step | None:
+    """The step that an event names, if its fence is the one of the step's current attempt."""
     if job.end is not None:
-        return Misfit(event.TYPE, "the job has ended")
-    name = event.step  # type: ignore[union-attr]
+        return None
     for step in job.steps:
-        if step.name == name:
-            return change(job, step, event, at)  # type: ignore[operator, no-any-return]
-    return Misfit(event.TYPE, f"the job has no step {name}")
+        if step.name == event.step:
+            phase = step.phase
+            current = isinstance(phase, _CURRENT) and phase.lease.fence == event.fence
+            return step if current else None
+    return None
+
+
+def _misfit(event: JobEvent, job: Job) -> Misfit:
+    return Misfit(event.TYPE, f"the job is {status(job)}, the last fence {job.fence}")
 
 
 def _put(job: Job, old: Step, new: Step, **changes: object) -> Job:
@@ -291,79 +312,108 @@ def _put(job: Job, old: Step, new: Step, **changes: object) -> Job:
     return replace(job, steps=steps, version=job.version + 1, **changes)
 
 
-def _granted(job: Job, step: Step, event: LeaseGranted, at: Micros) -> Job:
+def _granted(job: Job, event: LeaseGranted, at: Micros) -> Job | Misfit:
+    step = next((step for step in job.steps if step.name == event.step), None)
+    fits = step is not None and type(step.phase) is Pending and event.fence > job.fence
+    if step is None or not fits or job.end is not None:
+        return _misfit(event, job)
     lease = Lease(event.runtime_id, event.session, event.number, event.fence, at, event.until)
-    after = Step(
-        step.name,
-        Leased(lease),
-        event.attempt,
-        step.started_at,
-        None,
-        step.failure,
-        None,
-        step.ended_fence,
-    )
-    return _put(job, step, after, fence=event.fence, extended=0)
+    leased = replace(step, phase=Leased(lease), attempt=event.attempt, progress=None)
+    return _put(job, step, leased, fence=event.fence, extended=0)
 
 
-def _started(job: Job, step: Step, event: AttemptStarted, at: Micros) -> Job | Misfit:
-    if not isinstance(step.phase, Leased):
-        return Misfit(event.TYPE, "the step is not leased")
+def _started(job: Job, event: AttemptStarted, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None or not isinstance(step.phase, Leased):
+        return _misfit(event, job)
     after = replace(step, phase=Running(step.phase.lease, event.deadline), started_at=at)
     first = at if job.first_started_at is None else job.first_started_at
     return _put(job, step, after, first_started_at=first)
 
 
-def _progressed(job: Job, step: Step, event: JobProgressed, at: Micros) -> Job:
+def _progressed(job: Job, event: JobProgressed, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None:
+        return _misfit(event, job)
     progress = Progress(event.percent, event.phase, event.message, at)
     return _put(job, step, replace(step, progress=progress))
 
 
-def _released(job: Job, step: Step, event: LeaseReleased, at: Micros) -> Job:
-    attempt = step.attempt if event.spent else step.attempt - 1
+def _released(job: Job, event: LeaseReleased, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None or isinstance(step.phase, Waiting):
+        return _misfit(event, job)
     after = replace(
-        step, phase=Pending(at), attempt=attempt, progress=None, ended_fence=event.fence
+        step,
+        phase=Pending(at),
+        attempt=step.attempt if event.spent else step.attempt - 1,
+        progress=None,
+        ended_fence=event.fence,
+        ended_how="released",
     )
     return _put(job, step, after, releases=job.releases + 1)
 
 
-def _gave_up(job: Job, step: Step, event: WaitStarted, at: Micros) -> Job | Misfit:
-    if not isinstance(step.phase, Leased | Running):
-        return Misfit(event.TYPE, "the step holds no lease")
+def _gave_up(job: Job, event: WaitStarted) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None or not isinstance(step.phase, _LIVE):
+        return _misfit(event, job)
     return _put(job, step, replace(step, phase=Waiting(step.phase.lease, event.until)))
 
 
-def _went_wrong(job: Job, step: Step, event: AttemptFailed | AttemptExpired, at: Micros) -> Job:
+def _went_wrong(job: Job, event: AttemptFailed | AttemptExpired, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None:
+        return _misfit(event, job)
     details = event.details if isinstance(event, AttemptFailed) else None
     failure = Failure(event.code, event.message, event.retryable, event.attempt, details)
-    ended = event.fence if isinstance(event, AttemptFailed) else step.ended_fence
-    after = replace(
-        step, phase=Settled(Status.FAILED), failure=failure, finished_at=at, ended_fence=ended
-    )
+    after = replace(step, phase=Settled(Status.FAILED), failure=failure, finished_at=at)
+    if isinstance(event, AttemptFailed):
+        after = replace(after, ended_fence=event.fence, ended_how="failed")
     return _put(job, step, after)
 
 
-def _waits_again(job: Job, step: Step, event: RetryScheduled, at: Micros) -> Job:
+def _waits_again(job: Job, event: RetryScheduled) -> Job | Misfit:
+    step = next((step for step in job.steps if step.name == event.step), None)
+    if step is None or not isinstance(step.phase, Settled) or job.end is not None:
+        return _misfit(event, job)
     after = replace(step, phase=Pending(event.ready_at), finished_at=None)
     return _put(job, step, after, order=event.order)
 
 
-def _succeeded(job: Job, step: Step, event: JobSucceeded, at: Micros) -> Job:
+def _succeeded(job: Job, event: JobSucceeded, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None:
+        return _misfit(event, job)
     output = None if event.output is UNSET else event.output
-    after = replace(step, phase=Settled(Status.SUCCEEDED), finished_at=at, ended_fence=event.fence)
-    return _put(
-        job,
+    after = replace(
         step,
-        after,
-        end=Status.SUCCEEDED,
+        phase=SUCCEEDED,
         finished_at=at,
-        result=Result(event.output_hash, event.attempt, output, event.output_ref),
+        ended_fence=event.fence,
+        ended_how="succeeded",
     )
+    result = Result(event.output_hash, event.attempt, output, event.output_ref)
+    return _put(job, step, after, end=Status.SUCCEEDED, finished_at=at, result=result)
 
 
-def _ended(job: Job, how: Status, at: Micros, code: str = "") -> Job | Misfit:
+SUCCEEDED = Settled(Status.SUCCEEDED)
+
+
+def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:
+    if job.end is not Status.SUCCEEDED:
+        return _misfit(event, job)
+    if job.collected_at is not None:
+        return replace(job, version=job.version + 1)  # The first one wins.
+    expires = event.expires_at
+    return replace(job, collected_at=at, result_expires_at=expires, version=job.version + 1)
+
+
+def _ended(
+    job: Job, event: JobFailed | JobExpired | JobCancelled, how: Status, at: Micros, code: str = ""
+) -> Job | Misfit:
     if job.end is not None:
-        return Misfit(how, "the job has ended")
+        return _misfit(event, job)
     steps = tuple(
         step if isinstance(step.phase, Settled) else _settled(step, how, at, code)
         for step in job.steps
@@ -375,7 +425,7 @@ def _settled(step: Step, how: Status, at: Micros, code: str) -> Step:
     """What a step becomes when its job ends around it. A step has no `expired`: it failed."""
     if how is Status.CANCELLED:
         return replace(step, phase=Settled(Status.CANCELLED), finished_at=at)
-    failure = Failure(code, ENDED_BECAUSE.get(code, ""), False, step.attempt)
+    failure = Failure(code, MESSAGES.get(code, ""), False, step.attempt)
     return replace(step, phase=Settled(Status.FAILED), failure=failure, finished_at=at)
 
 

@@ -219,8 +219,8 @@ class Postgres:
             *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
             *(() if self._durable else NOT_DURABLE),
         ]
-        # The claim tells us that no process of an earlier server lives. Postgres goes by the process
-        # ids in this file, and takes a dead one that nobody has waited for yet for a living one.
+        # The claim tells us that no process of an earlier server lives. Postgres goes by the ids of
+        # processes in this file, and one that is dead but not waited for yet looks alive to it.
         (data / "postmaster.pid").unlink(missing_ok=True)
         with self._spawning:
             if self._stopped.is_set():

@@ -48,6 +48,8 @@ async def started(consumer: Any, connection: Connection) -> Any:
 async def stop(consumer: Any, connection: Connection) -> None:
     """Bounded, and silent about a broker that is gone."""
     seconds = connection.bounds.close_seconds
+    # A task of aiokafka's that is cancelled before its first step raises that at whoever awaits it.
+    await asyncio.sleep(0)
     with suppress(KafkaError, TimeoutError):
         async with asyncio.timeout(seconds):
             await consumer.stop()

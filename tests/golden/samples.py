@@ -28,6 +28,8 @@ _BY_NAME: dict[str, Any] = {
     "message": "Grüße; 100 %\n😀",
 }
 
+_INSTANTS = {"ready_at", "until", "deadline", "key_until", "expires_at", "at"}
+
 
 def full(kind: type[Struct]) -> Any:
     """Every field set, none to its default where that can be told."""
@@ -75,4 +77,3 @@ _PLAIN: dict[Any, Any] = {
     Raw: lambda name: Raw('{"a":[1,2.50,"é"],"b":null}'.encode()),
     datetime: lambda name: datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC),
 }
-_INSTANTS = {"ready_at", "until", "deadline", "key_until", "expires_at", "at"}

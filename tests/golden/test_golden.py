@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,9 @@ from ledger.log.effective import Cursor, EffectiveEntries, TakenOver
 from ledger.log.entry_codec import EntryEncoder, take_over_record
 from ledger.log.inbox import Assigned, BeatAnswered, OwnerChanged, inbox_from, inbox_record
 from ledger.log.records import Outgoing, Record
+from tests.golden import samples
 
-from . import samples
-from .conftest import Golden
+Golden = Callable[[str, object], None]
 
 AT = Micros(1_767_323_045_678_901)
 PREVIOUS = bytes(range(32))
@@ -147,9 +148,7 @@ def test_inbox(kind: Any, golden: Golden) -> None:
     for size, sample in SAMPLES.items():
         content = sample(kind)
         runtime = RuntimeId("r-1") if size == "full" else None
-        record = inbox_record(
-            content, record_id="3-7-1", source="ledger/L1", runtime_id=runtime
-        )
+        record = inbox_record(content, record_id="3-7-1", source="ledger/L1", runtime_id=runtime)
         wire[size] = as_json(record)
         assert inbox_from(as_read(wire[size])) == content
     golden(f"inbox/{kind.TYPE}", wire)

@@ -147,7 +147,9 @@ def logs(draw: st.DrawFn) -> Log:
             case "zombie":
                 log.append(draw(st.sampled_from(log.writers)), size=2, landed=9)
             case "torn":
-                log.append(draw(st.sampled_from(log.writers)), size=3, landed=draw(st.integers(0, 2)))
+                log.append(
+                    draw(st.sampled_from(log.writers)), size=3, landed=draw(st.integers(0, 2))
+                )
             case "take":
                 log.take_over()
             case "d":
@@ -173,7 +175,7 @@ def place(item: Effective) -> tuple[str, int]:
 
 
 @given(logs())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_counts_is_what_the_plain_rule_says(log: Log) -> None:
     reader = EffectiveEntries("events", 0)
     found = reader.feed_all(log.records)
@@ -189,7 +191,7 @@ def test_what_counts_is_what_the_plain_rule_says(log: Log) -> None:
 
 
 @given(logs(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_reader_that_stops_and_resumes_finds_the_same(log: Log, data: st.DataObject) -> None:
     whole = EffectiveEntries("events", 0)
     expected = whole.feed_all(log.records)

@@ -16,7 +16,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from ledger.embedded import AlreadyRunning, EmbeddedError, Kafka, Postgres, Stack, downloads
+from ledger.embedded import (
+    AlreadyRunning,
+    EmbeddedError,
+    Kafka,
+    Postgres,
+    Stack,
+    downloads,
+    processes,
+)
 from tests.support.services import create_database
 
 pytestmark = pytest.mark.services
@@ -29,6 +37,15 @@ from pathlib import Path
 from ledger.embedded import Stack
 with Stack(Path(sys.argv[1]), durable=False, fast_start=True) as stack:
     print(*stack.kafka.pids.values(), stack.postgres.pid, flush=True)
+    signal.pause()
+"""
+
+RUN_POSTGRES = """
+import signal, sys
+from pathlib import Path
+from ledger.embedded import Postgres
+with Postgres(Path(sys.argv[1]), durable=False) as postgres:
+    print(postgres.pid, flush=True)
     signal.pause()
 """
 
@@ -171,6 +188,24 @@ class TestPostgres:
         data = Path(os.path.realpath(closed / "postgres" / "data"))
         postgres.erase()
         assert not data.exists()
+
+    def test_it_starts_again_on_the_heels_of_one_whose_parent_was_killed(
+        self, server_directory: Path
+    ) -> None:
+        for _ in range(5):
+            with child(RUN_POSTGRES, server_directory) as parent:
+                assert line_of(parent).isdigit()
+                parent.kill()
+            with Postgres(server_directory, durable=False) as postgres:
+                assert value(postgres.dsn, "SELECT 1") == 1
+
+    def test_a_second_one_in_the_same_directory_is_refused(
+        self, postgres: Postgres, server_directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processes, "REMAINS_SECONDS", 0.1)
+        with pytest.raises(EmbeddedError, match=f"process {postgres.pid}: end it"):
+            Postgres(server_directory).start()
+        assert value(postgres.dsn, "SELECT 1") == 1
 
     def test_durable_is_the_default(self, server_directory: Path) -> None:
         with Postgres(server_directory) as postgres:

@@ -1,0 +1,250 @@
+"""From a request to its command, and from the owner's decision to an answer.
+
+An owner forgets a job some time after its end. What it then calls unknown is answered from the
+read model, by the same pure rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from api.answers import accepted_response, job_response
+from api.conditions import tags_from
+from api.gateway import Undecided
+from api.idempotency import fresh_id, keyed_id
+from api.operation import Ask
+from api.problems import Refused, refused, refused_by_owner, refused_by_rule
+from api.wire import Sent
+from ledger.domain.commands import Command, RerunJob, SubmitResult
+from ledger.domain.ids import JobId, QueueName, queue_of
+from ledger.domain.job import Job
+from ledger.domain.job_view import job_json
+from ledger.domain.leases import hash_of, refuse_closed, refuse_result_on_closed
+from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.strict_json import MalformedJson, check
+from ledger.log.errors import LogError
+from ledger.log.replies import Reply
+from projections.answers import Stored
+
+ACTOR_LENGTH_MAX = 600
+_UNPRINTABLE = re.compile(r"[^ -~]|%")
+
+
+class Decided(Struct, frozen=True, gc=False):
+    """Accepted, or answered before: with the job as JSON where the owner sent it."""
+
+    position: str
+    job: bytes | Raw | None = None
+    job_id: JobId | None = None
+    data: Raw | None = None
+    replayed: bool = False
+    is_duplicate: bool = False
+    undecided: Undecided | None = None
+    """How to answer if the view cannot show the job in time."""
+
+
+# --- Asking --------------------------------------------------------------------------------------
+def sent_by(ask: Ask, command: Command, *, part: str = "", keyed: bool = True) -> Sent:
+    """The command with its id: the same for a repeat under the same key. `part` sets several
+    commands of one request apart."""
+    command_id = fresh_id()
+    if keyed and ask.key is not None:
+        route = f"{ask.operation.method} {ask.request.url.path}{part}"
+        command_id = keyed_id(ask.services.settings.tenant, route, ask.key, ask.value)
+    return Sent(command, command_id, _actor(ask), ask.traceparent)
+
+
+def _actor(ask: Ask) -> str:
+    """Who asked, as a header can carry it."""
+    actor = ask.services.principal(ask.request)
+    runtime = ask.path.get("rid") or getattr(ask.body, "runtime_id", None)
+    if runtime:
+        actor = f"{actor}:{runtime}"
+    return _UNPRINTABLE.sub(_percent, actor)[:ACTOR_LENGTH_MAX]
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match.group().encode())
+
+
+async def decide(
+    ask: Ask, command: Command, *, keyed: bool = True, gives_back: bool = False
+) -> Decided | Undecided:
+    """Raises `Refused` with the owner's code."""
+    sent = sent_by(ask, command, keyed=keyed)
+    gateway = ask.services.gateway
+    decision = await gateway.decide(sent, ask.decision_seconds, gives_back=gives_back)
+    if isinstance(decision, Undecided):
+        return decision
+    if decision.reply.code == Rejection.JOB_NOT_FOUND:
+        return await _forgotten(ask, command, decision.reply)
+    return decided(decision.reply, decision.undecided)
+
+
+def decided(reply: Reply, undecided: Undecided | None = None) -> Decided:
+    """Raises `Refused` for a rejection."""
+    if reply.outcome == "rejected":
+        raise refused_by_owner(reply)
+    return Decided(
+        position=reply.position,
+        job=reply.job,
+        job_id=reply.job_id,
+        data=reply.data,
+        replayed=reply.replayed,
+        is_duplicate=reply.outcome == "duplicate",
+        undecided=undecided,
+    )
+
+
+async def job_answer(
+    ask: Ask,
+    decision: Decided | Undecided,
+    respond: Callable[[Decided, bytes | Raw], Response] | None = None,
+) -> Response:
+    """The job after the decision; read from the view where the owner did not send it along."""
+    if isinstance(decision, Undecided):
+        return accepted_response(decision)
+    job = decision.job if decision.job is not None else await _viewed(ask, decision)
+    if job is None and decision.undecided is not None:
+        return accepted_response(decision.undecided)
+    if job is None:
+        raise refused("VIEW_BEHIND", "accepted; the view does not show the job yet")
+    if respond is not None:
+        return respond(decision, job)
+    return job_response(job, position=decision.position, replayed=decision.replayed)
+
+
+async def _viewed(ask: Ask, decision: Decided) -> bytes | None:
+    """None: the view does not come so far in time."""
+    job_id = decision.job_id or JobId(ask.path.get("id", ""))
+    partition, _, offset = decision.position.partition(":")
+    reads = ask.services.reads
+    if not partition or not await reads.reached(int(partition), int(offset), ask.view_seconds):
+        return None
+    stored = await reads.job(job_id)
+    return None if stored is None else job_json(stored.job)
+
+
+# --- Conditions ----------------------------------------------------------------------------------
+async def if_version(ask: Ask, *, is_checked_by_owner: bool) -> int | None:
+    """The version that `If-Match` asks for, for the owner to check; else checked here, against the
+    view. Raises `Refused` with PRECONDITION_FAILED."""
+    text = ask.request.headers.get("if-match")
+    if text is None:
+        return None
+    tags = tags_from(text)
+    if tags.any:
+        return None
+    if not tags.versions:
+        raise refused("PRECONDITION_FAILED", "If-Match names no version of a job")
+    if is_checked_by_owner and len(tags.versions) == 1:
+        return min(tags.versions)
+    stored = await ask.services.reads.job(ask.job_id)
+    if stored is not None and stored.job.version < min(tags.versions):
+        await caught_up(ask, stored.partition)
+        stored = await ask.services.reads.job(ask.job_id)
+    if stored is not None and stored.job.version not in tags.versions:
+        raise refused(
+            "PRECONDITION_FAILED",
+            f"the job has version {stored.job.version}",
+            job_id=ask.job_id,
+            headers={"Ledger-Position": stored.position},
+        )
+    return None
+
+
+def refuse_if_match(ask: Ask) -> None:
+    """On a route whose target has no ETag nothing but `*` matches."""
+    text = ask.request.headers.get("if-match")
+    if text is not None and not tags_from(text).any:
+        raise refused("PRECONDITION_FAILED", "what this route writes to has no ETag")
+
+
+# --- Finding -------------------------------------------------------------------------------------
+async def find(ask: Ask, job_id: str) -> Stored | None:
+    """The job; if the view has none, once the view shows all that was there when this was asked."""
+    stored = await ask.services.reads.job(job_id)
+    queue = queue_of(job_id)
+    if stored is None and queue is not None:
+        await caught_up(ask, ask.services.partition_of(QueueName(queue)))
+        stored = await ask.services.reads.job(job_id)
+    return stored
+
+
+async def caught_up(ask: Ask, partition: int) -> None:
+    """Waits until the view shows the partition's end as of now, for a bounded time."""
+    services = ask.services
+    with suppress(LogError):
+        end = await services.wire.events_end(partition)
+        if end > 0:
+            await services.reads.reached(partition, end - 1, services.settings.view_seconds)
+
+
+async def unknown_job(ask: Ask, job_id: str, detail: str = "") -> Refused:
+    """JOB_NOT_FOUND, with how far that is true. To be raised."""
+    queue = queue_of(job_id)
+    headers: dict[str, str] = {}
+    if queue is not None:
+        partition = ask.services.partition_of(queue)
+        offset = (await ask.services.reads.positions()).get(partition, -1)
+        headers = {"Ledger-Position": f"{partition}:{offset}"}
+    return refused(
+        "JOB_NOT_FOUND",
+        detail or f"the ledger knows no job {job_id[:128]}",
+        job_id=job_id[:128],
+        headers=headers,
+    )
+
+
+# --- What an owner has forgotten -----------------------------------------------------------------
+async def _forgotten(ask: Ask, command: Command, reply: Reply) -> Decided | Undecided:
+    job_id = JobId(getattr(command, "job_id", ""))
+    stored = await find(ask, job_id)
+    if stored is None:
+        raise await unknown_job(ask, job_id)
+    job = stored.job
+    if job.end is None:
+        raise refused("VIEW_BEHIND", "the views have not heard of the job's end", job_id=job_id)
+    if isinstance(command, RerunJob):
+        return await _rerun(ask, command, job)
+    refusal = _closed(job, command)
+    if refusal is not None:
+        problem = refused_by_rule(refusal)
+        problem.headers["Ledger-Position"] = stored.position
+        raise problem
+    return Decided(stored.position, job=job_json(job), job_id=job_id, replayed=reply.replayed)
+
+
+def _closed(job: Job, command: Command) -> Rejected | None:
+    """Why nothing can be done with an ended job; None: it has this very result already."""
+    if isinstance(command, SubmitResult):
+        output_hash = hash_of(command.output, command.output_ref, command.output_hash)
+        decision = refuse_result_on_closed(job, output_hash)
+        return decision if isinstance(decision, Rejected) else None
+    return refuse_closed(job)
+
+
+async def _rerun(ask: Ask, command: RerunJob, job: Job) -> Decided | Undecided:
+    """Again, with the job's request brought along."""
+    if command.if_version is not None and command.if_version != job.version:
+        detail = f"the job has version {job.version}, not {command.if_version}"
+        raise refused_by_rule(Rejected(Rejection.PRECONDITION_FAILED, detail, job.id))
+    original = msgspec.json.encode(job.request)
+    again = replace(command, original=Raw(original), if_version=None)
+    try:
+        check(msgspec.json.encode(again))
+    except MalformedJson as error:
+        raise refused("ENTRY_TOO_LARGE", f"the job's request cannot be sent: {error}") from None
+    sent = sent_by(ask, again, part="#original")
+    decision = await ask.services.gateway.decide(sent, ask.decision_seconds)
+    if isinstance(decision, Undecided):
+        return decision
+    return decided(decision.reply, decision.undecided)
+

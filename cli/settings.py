@@ -1,0 +1,260 @@
+"""What the processes need to know: read once, at the root, from LEDGER_… and `ledger.toml`.
+
+A variable wins over the file, the file over the default. A name that is not a setting is an error:
+a typo must not become a default.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from ledger.domain.partition import Bounds
+from ledger.log.connection import Connection
+from ledger.log.partitions import PARTITIONS_DEFAULT
+from ledger.log.topics import Topics
+
+PREFIX = "LEDGER_"
+FILE = "ledger.toml"
+FILE_VARIABLE = "LEDGER_CONFIG"
+OTHER_VARIABLES = frozenset(
+    {
+        FILE_VARIABLE,
+        # Of `ledger.embedded`, the tests and docker-compose.yml.
+        "LEDGER_CACHE",
+        "LEDGER_KAFKA_LIBS",
+        "LEDGER_POSTGRES_BIN",
+        "LEDGER_CRASH_AT",
+        "LEDGER_POSTGRES_PASSWORD",
+        "LEDGER_OBJECTS_SECRET",
+    }
+)
+"""Variables that begin like a setting's and are none."""
+OTHER_PREFIXES = ("LEDGER_TEST_", "LEDGER_BENCH_")
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class SettingsError(Exception):
+    """The settings are wrong. The text has a line for each mistake and says what to write."""
+
+
+class Settings(BaseSettings):
+    """Every setting of every command."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    # --- Where the servers are -------------------------------------------------------------------
+    kafka: str | None = None
+    """host:port[,host:port…]. Unset: the broker of a `ledger dev` that runs here."""
+    postgres: SecretStr | None = None
+    """postgresql://… of the read models. Unset: that of a `ledger dev` that runs here."""
+    objects: str = ""
+    """A folder or s3://bucket for payloads above 64 KiB; empty: such payloads are refused."""
+    data: Path = Path(".ledger")
+    """Where `ledger dev` keeps its servers' data."""
+
+    # --- Which ledger ----------------------------------------------------------------------------
+    ledger_id: Annotated[str, Field(min_length=1, max_length=100)] = "ledger"
+    """Recorded with every take-over; a log of another id is refused."""
+    prefix: str = ""
+    """In front of every topic's name; sets several ledgers on one cluster apart."""
+    partitions: Annotated[int, Field(ge=1, le=1024)] = PARTITIONS_DEFAULT
+    """Fixed for the life of the ledger."""
+    postgres_schema: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "ledger"
+    """Of the read models' tables."""
+    mode: Literal["development", "production"] = "development"
+    """production: topics have three replicas, two of them in sync; nothing less is accepted."""
+    processing_guarantee: Literal["at_least_once"] = "at_least_once"
+    """Of the Faust app. exactly_once is refused: see docs/decisions/0002-faust-supervises.md."""
+
+    # --- Kafka's security ------------------------------------------------------------------------
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_ca: Path | None = None
+    """PEM file of who signs the brokers' certificates. Unset: the machine's own."""
+    kafka_certificate: Path | None = None
+    """PEM file of this client's certificate, where the brokers ask for one."""
+    kafka_key: Path | None = None
+    """PEM file of the certificate's key."""
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = "PLAIN"
+    kafka_username: str | None = None
+    kafka_password: SecretStr | None = None
+
+    # --- What listens ----------------------------------------------------------------------------
+    api_host: str = "127.0.0.1"
+    api_port: Port = 8080
+    api_url: str | None = None
+    """Where `ledger job` finds the api. Unset: that of a `ledger dev`, else host and port above."""
+    health_port: Port | None = None
+    """A worker's health endpoint, on loopback. Unset: none; 0: any free port."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    # --- Bounds ----------------------------------------------------------------------------------
+    open_bytes_max: Count = Bounds().open_bytes_max
+    """Of the open jobs that the owner of a partition holds; then QUEUE_FULL."""
+    closed_max: Count = Bounds().closed_max
+    """Ended jobs that the owner of a partition remembers, each for at most an hour."""
+    keys_max: Count = Bounds().keys_max
+    """Idempotency keys that the owner of a partition remembers; then QUEUE_FULL."""
+    postgres_connections_max: Annotated[int, Field(ge=1, le=200)] = 8
+    """Of the api."""
+    in_flight_max: Count = 10_000
+    """Requests to one api process that wait for a decision at the same time."""
+
+    @field_validator("processing_guarantee", mode="before")
+    @classmethod
+    def _not_exactly_once(cls, value: object) -> object:
+        if value != "at_least_once":
+            raise ValueError(
+                "only at_least_once: Faust's exactly_once lost and doubled data in trials; the"
+                " owner's protocol makes each outcome single without it"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        if self.kafka_security.startswith("SASL") and self.kafka_sasl_mechanism != "GSSAPI":
+            for name in ("kafka_username", "kafka_password"):
+                if getattr(self, name) is None:
+                    raise ValueError(
+                        f"kafka_security is {self.kafka_security}, so set {PREFIX}{name.upper()}"
+                    )
+        if (self.kafka_certificate is None) != (self.kafka_key is None):
+            raise ValueError("kafka_certificate and kafka_key come together: set both or neither")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _FileSource(settings_cls)
+
+    # --- What the layers below take --------------------------------------------------------------
+    @property
+    def topics(self) -> Topics:
+        return Topics(self.prefix)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(
+            open_bytes_max=self.open_bytes_max, closed_max=self.closed_max, keys_max=self.keys_max
+        )
+
+    def connection(self, bootstrap: str) -> Connection:
+        """Raises `SettingsError` for certificates that cannot be read."""
+        password = self.kafka_password
+        return Connection(
+            bootstrap=bootstrap,
+            security_protocol=self.kafka_security,
+            ssl_context=self._ssl_context(),
+            sasl_mechanism=self.kafka_sasl_mechanism,
+            sasl_username=self.kafka_username,
+            sasl_password=password.get_secret_value() if password is not None else None,
+        )
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        if "SSL" not in self.kafka_security:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.kafka_ca)
+            if self.kafka_certificate is not None:
+                context.load_cert_chain(self.kafka_certificate, self.kafka_key)
+        except OSError as error:
+            raise SettingsError(f"the certificates for Kafka cannot be read: {error}") from error
+        return context
+
+
+class _FileSource(InitSettingsSource):
+    """`ledger.toml` of the working directory, or the file that LEDGER_CONFIG names."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        super().__init__(settings_cls, init_kwargs=_file_content())
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """`overrides` are what the command line says. Raises `SettingsError`."""
+    mistakes = [
+        f"{PREFIX}{name.upper()} is not a setting{_meant(name, upper=True)}"
+        for name in _unknown(_variables(os.environ))
+    ]
+    mistakes += [
+        f"{config_file()}: {name} is not a setting{_meant(name)}"
+        for name in _unknown(_file_content())
+    ]
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsError("\n".join(map(_sentence, error.errors()))) from None
+
+
+def config_file() -> Path:
+    return Path(os.environ.get(FILE_VARIABLE, FILE))
+
+
+def source_of(name: str) -> str:
+    """Where a setting's value comes from: a variable, the file, or its default."""
+    if f"{PREFIX}{name.upper()}" in os.environ:
+        return f"{PREFIX}{name.upper()}"
+    return str(config_file()) if name in _file_content() else "default"
+
+
+def _variables(environment: Mapping[str, str]) -> list[str]:
+    return [
+        name.removeprefix(PREFIX).lower()
+        for name in environment
+        if name.startswith(PREFIX)
+        and name not in OTHER_VARIABLES
+        and not name.startswith(OTHER_PREFIXES)
+    ]
+
+
+def _file_content() -> dict[str, Any]:
+    file = config_file()
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if FILE_VARIABLE in os.environ:
+            raise SettingsError(f"{FILE_VARIABLE} names {file}, which does not exist") from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}") from None
+
+
+def _unknown(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name not in Settings.model_fields)
+
+
+def _meant(name: str, *, upper: bool = False) -> str:
+    close = get_close_matches(name.lower(), Settings.model_fields, n=1)
+    if not close:
+        return "; `ledger config` lists them all"
+    found = f"{PREFIX}{close[0].upper()}" if upper else close[0]
+    return f"; did you mean {found}?"
+
+
+def _sentence(error: Any) -> str:
+    place = ".".join(map(str, error["loc"]))
+    # Never the value: it may be a password.
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{PREFIX}{place.upper()}: {text}" if place else text

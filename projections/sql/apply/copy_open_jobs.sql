@@ -1,0 +1,2 @@
+COPY open_jobs (priority, queue_order, created_at, ready_at, id, queue, type, status)
+FROM STDIN (FORMAT BINARY)

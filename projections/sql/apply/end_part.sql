@@ -1,0 +1,3 @@
+UPDATE operation_parts
+SET matched = %(matched)s, ended_at = %(at)s
+WHERE operation_id = %(id)s AND partition = %(partition)s

@@ -1,0 +1,31 @@
+-- Once a session. No hash or merge join: a plan made while the tables were small must not stay.
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+CREATE TEMPORARY TABLE staged_jobs (
+    events integer,
+    queue_order bigint,
+    ready_at timestamptz,
+    version integer,
+    position bigint,
+    ended_badly boolean,
+    id text COLLATE "C",
+    status text COLLATE "C",
+    state bytea,
+    error_code text COLLATE "C",
+    started_at timestamptz,
+    finished_at timestamptz,
+    lease_until timestamptz,
+    removable_at timestamptz,
+    output bytea
+) ON COMMIT DELETE ROWS;
+CREATE TEMPORARY TABLE staged_commands (
+    partition integer,
+    position bigint,
+    at timestamptz,
+    id text COLLATE "C",
+    outcome text,
+    detail text,
+    code text,
+    job_id text COLLATE "C",
+    operation_id text COLLATE "C"
+) ON COMMIT DELETE ROWS

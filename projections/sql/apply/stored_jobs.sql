@@ -1,0 +1,1 @@
+SELECT id, state FROM jobs WHERE id = ANY(%(ids)s)

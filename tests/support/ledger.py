@@ -1,0 +1,165 @@
+"""A ledger on the tests' broker: owners in this process, and a client that asks and is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+from ledger.domain.commands import Command
+from ledger.domain.entries import Proven
+from ledger.domain.events import Event
+from ledger.domain.ids import CommandId, Micros
+from ledger.domain.partition import Partition
+from ledger.log.command_codec import command_record, partition_for, topic_of
+from ledger.log.connection import Bounds, Connection
+from ledger.log.entries_reader import read
+from ledger.log.intake import Intake
+from ledger.log.offsets import Offsets
+from ledger.log.outbox import Outbox
+from ledger.log.replies import Reply, reply_from
+from ledger.log.topics import Topics
+from processors.owner.seams import wall_clock
+from processors.owner.service import OwnerService, OwnerSettings
+
+PATIENCE_SECONDS = 30.0
+REPLIES = 0
+"""The replies partition that the client reads."""
+
+
+class Client:
+    """Sends commands as any Kafka client could, and awaits their replies."""
+
+    def __init__(self, connection: Connection, topics: Topics, partitions: int) -> None:
+        self.connection = connection
+        self.topics = topics
+        self.partitions = partitions
+        self.outbox = Outbox(connection)
+        self._replies = Intake(connection, topics.replies, isolation="read_uncommitted")
+        self._waiting: dict[str, asyncio.Queue[Reply]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Client:
+        await self.outbox.start()
+        await self._replies.start()
+        async with Offsets(self.connection) as offsets:
+            end = await offsets.end(self.topics.replies, REPLIES)
+        self._replies.follow(REPLIES, end)
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        await self._replies.close()
+        await self.outbox.close()
+
+    async def _read(self) -> None:
+        arrived = self._replies.arrived(REPLIES)
+        while True:
+            await arrived.wait()
+            arrived.clear()
+            for record in self._replies.take(REPLIES, 1000):
+                reply = reply_from(record)
+                if reply is not None and reply.command_id in self._waiting:
+                    self._waiting[reply.command_id].put_nowait(reply)
+
+    async def send(self, *commands: Command) -> None:
+        """Without waiting for a decision; acknowledged by the log on return."""
+        for command in commands:
+            await self._append(command, f"t-{uuid4()}", "")
+
+    async def ask(self, command: Command, *, command_id: str = "", count: int = 1) -> Reply:
+        """The owner's answer; the last one if `count` are expected (a parked claim has two)."""
+        command_id = command_id or f"t-{uuid4()}"
+        answers = self._waiting[command_id] = asyncio.Queue()
+        await self._append(command, command_id, f"{REPLIES}/test")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(count - 1):
+                await answers.get()
+            return await answers.get()
+
+    async def _append(self, command: Command, command_id: str, reply_to: str) -> None:
+        record = command_record(
+            command,
+            CommandId(command_id),
+            source="tests",
+            reply_to=reply_to,
+            sent_at=Micros(wall_clock()),
+            actor="tests",
+        )
+        target = partition_for(command, self.partitions)
+        await self.outbox.send_one(topic_of(command, self.topics), target, record)
+
+
+class Ledger:
+    """Topics of one test, its owners, its history."""
+
+    def __init__(self, connection: Connection, topics: Topics, partitions: int) -> None:
+        self.connection = connection
+        self.topics = topics
+        self.partitions = partitions
+
+    @asynccontextmanager
+    async def owner(self, topics: Topics | None = None) -> AsyncIterator[OwnerService]:
+        """An owner service until the end of the block; its failure fails the test."""
+        settings = OwnerSettings(
+            connection=self.connection, topics=topics or self.topics, partitions=self.partitions
+        )
+        service = OwnerService(settings)
+        stop = asyncio.Event()
+        running = asyncio.create_task(service.run(stop))
+        try:
+            yield service
+        finally:
+            stop.set()
+            await running
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with Client(self.connection, self.topics, self.partitions) as client:
+            yield client
+
+    async def history(self, partition: int) -> list[Proven]:
+        """Every effective entry that is in the log now."""
+        async with Offsets(self.connection) as offsets:
+            end = await offsets.end(self.topics.events, partition)
+        entries: list[Proven] = []
+        async for items in read(self.connection, self.topics, partition, until=end):
+            entries += [item for item in items if isinstance(item, Proven)]
+        return entries
+
+    async def events(self) -> list[Event]:
+        """All events of all partitions, each partition's in order."""
+        return [
+            event
+            for partition in range(self.partitions)
+            for proven in await self.history(partition)
+            for event in proven.entry.events
+        ]
+
+    async def fold(self, partition: int) -> Partition:
+        state = Partition(partition)
+        for proven in await self.history(partition):
+            state.apply(proven.entry)
+        return state
+
+    async def until(self, holds: Callable[[list[Event]], bool]) -> list[Event]:
+        """The events, as soon as they show what is waited for."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                events = await self.events()
+                if holds(events):
+                    return events
+                await asyncio.sleep(0.05)  # Between two looks at the log, not for luck.
+
+
+@asynccontextmanager
+async def ledger_on(
+    bootstrap: str, prefix: str, *, partitions: int = 2, bounds: Bounds | None = None
+) -> AsyncIterator[Ledger]:
+    connection = Connection(bootstrap=bootstrap, bounds=bounds or Bounds())
+    topics = Topics(prefix)
+    await topics.apply(connection, partitions=partitions, mode="development")
+    yield Ledger(connection, topics, partitions)
