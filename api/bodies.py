@@ -195,3 +195,6 @@ class CommandQuery(Struct, frozen=True, forbid_unknown_fields=True):
     offset: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
 
+def fields_of(body: Struct) -> dict[str, Any]:
+    """A body's fields, to make a command of."""
+    return {name: getattr(body, name) for name in body.__struct_fields__}

@@ -80,6 +80,13 @@ class Claims:
         outcome = _or_raise(await asyncio.shield(task))
         return replace(outcome, replayed=True) if isinstance(outcome, Claimed) else outcome
 
+    async def close(self) -> None:
+        tasks = [task for _, task in self._keyed.values() if not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def _quietly(self, sent: Sent, key: Key) -> Outcome | Exception:
         """Only an answer is kept; after anything else the repeat asks anew."""
         try:

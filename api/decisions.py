@@ -247,4 +247,3 @@ async def _rerun(ask: Ask, command: RerunJob, job: Job) -> Decided | Undecided:
     if isinstance(decision, Undecided):
         return decision
     return decided(decision.reply, decision.undecided)
-

@@ -174,7 +174,7 @@ class Gateway:
         return Undecided(command_id, waiter.place)
 
     def give_back(self, sent: Sent, items: Sequence[Raw]) -> None:
-        """Release what was granted to `sent`; nobody waits for it, and saying it twice is no news."""
+        """Release what was granted to `sent`; nobody waits for it, and twice is no news."""
         for item in items:
             lease = msgspec.json.decode(item, type=_Lease)
             command = ReleaseLease(lease.job_id, lease.fence, NOT_HANDED_OVER)

@@ -33,9 +33,7 @@ def key_from(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
     if quoted := _QUOTED.fullmatch(text):
         text = _ESCAPED.sub(r"\1", quoted.group(1))
     if not 1 <= len(text) <= KEY_LENGTH_MAX:
-        raise refused(
-            "VALIDATION_FAILED", f"Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters"
-        )
+        raise refused("VALIDATION_FAILED", f"Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters")
     return text
 
 

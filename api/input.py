@@ -257,9 +257,7 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
     except (UnicodeError, MalformedJson):
         raise refused("VALIDATION_FAILED", "the query is not UTF-8 text") from None
     except ValueError:
-        raise refused(
-            "VALIDATION_FAILED", f"more than {QUERY_PARAMETERS_MAX} parameters"
-        ) from None
+        raise refused("VALIDATION_FAILED", f"more than {QUERY_PARAMETERS_MAX} parameters") from None
     return pairs
 
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from datetime import UTC
 
-import msgspec
 from msgspec import UNSET, Raw
 from starlette.responses import Response
 
-from api.answers import (
-    job_response,
-    json_response,
-    not_modified,
-    raw_response,
-    stored_response,
-)
-from api.bodies import AsOf, BulkCancel, Cancellation, JobsQuery, NewJob, Paging, Rerun
+from api.answers import job_response, json_response, not_modified, raw_response, stored_response
+from api.bodies import AsOf, Cancellation, JobsQuery, NewJob, Paging, Rerun, fields_of
 from api.conditions import etag, spares
-from api.decisions import Decided, decide, find, if_version, job_answer, refuse_if_match, unknown_job
-from api.gateway import Undecided
-from api.answers import accepted_response
+from api.decisions import (
+    Decided,
+    decide,
+    find,
+    if_version,
+    job_answer,
+    refuse_if_match,
+    unknown_job,
+)
 from api.input import checked_inline
 from api.operation import Answer, Ask, Operation
-from api.paging import Keyed, page_of, total_pages
+from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
 from api.problems import invalid, refused
 from api.views import (
     AcceptedView,
     AttemptList,
-    BulkView,
     EventList,
     EventPage,
     JobList,
@@ -38,8 +35,353 @@ from api.views import (
     event_view,
 )
 from ledger.domain.canonical import sha256_hex
-from ledger.domain.commands import CancelJob, CancelJobs, RequestJob, RerunJob, Where
+from ledger.domain.commands import CancelJob, RequestJob, RerunJob
 from ledger.domain.ids import Micros, parse_rfc3339
 from ledger.domain.job_view import JobView, job_view
 from projections.answers import JobFilter, Stored
-from projections.reads import BadCursor
+
+
+# --- Asked for -----------------------------------------------------------------------------------
+async def request_job(ask: Ask) -> Response:
+    refuse_if_match(ask)
+    fields = fields_of(ask.body)
+    if ask.key is not None:
+        if fields["idempotency_key"] not in (None, ask.key):
+            raise invalid("/idempotency_key", "differs from the header Idempotency-Key")
+        fields["idempotency_key"] = ask.key
+    if fields["run_at"] is not None:
+        try:
+            fields["run_at"] = fields["run_at"].astimezone(UTC)
+        except OverflowError:
+            raise invalid("/run_at", "beyond the year 9999 in UTC") from None
+    if fields["payload"] is not UNSET:
+        fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
+    if fields["idempotency_key"] is not None:
+        assert isinstance(ask.value, dict)
+        fields["payload_hash"] = sha256_hex(ask.value.get("payload", {}))
+    decision = await decide(ask, RequestJob(**fields), keyed=False)
+    return await job_answer(ask, decision, _requested)
+
+
+def _requested(decision: Decided, job: bytes | Raw) -> Response:
+    """An earlier job answers for an equal request."""
+    deduplicated = decision.is_duplicate or decision.replayed
+    return job_response(
+        job,
+        status=200 if deduplicated else 201,
+        position=decision.position,
+        is_deduplicated=deduplicated,
+        replayed=decision.replayed,
+        with_location=True,
+    )
+
+
+# --- Read ----------------------------------------------------------------------------------------
+async def read_job(ask: Ask) -> Response:
+    stored = await _found(ask)
+    query: AsOf = ask.query
+    if query.as_of is not None:
+        stored = await _as_it_was(ask, stored, query.as_of)
+    return _unless_known(ask, stored) or stored_response(stored.job, stored.position)
+
+
+async def _found(ask: Ask) -> Stored:
+    stored = await find(ask, ask.job_id)
+    if stored is None:
+        raise await unknown_job(ask, ask.job_id)
+    return stored
+
+
+def _unless_known(ask: Ask, stored: Stored) -> Response | None:
+    version = stored.job.version
+    if spares(ask.request.headers.get("if-none-match"), version):
+        return not_modified(version, stored.position)
+    return None
+
+
+async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
+    reads, job_id = ask.services.reads, ask.job_id
+    if text.isascii() and text.isdecimal():
+        version = int(text)
+        before = await reads.as_of(job_id, version=version) if version else None
+        if before is None or before.job.version != version:
+            raise await unknown_job(
+                ask, job_id, f"the job has no version {version}; its last is {stored.job.version}"
+            )
+        return before
+    before = await reads.as_of(job_id, at=_instant("as_of", text))
+    if before is None:
+        raise await unknown_job(ask, job_id, f"the job did not exist at {text}")
+    return before
+
+
+def _instant(name: str, text: str) -> Micros:
+    try:
+        return parse_rfc3339(text)
+    except (ValueError, OverflowError):
+        raise invalid(f"/{name}", "no instant as RFC 3339 writes it, with its zone") from None
+
+
+async def list_jobs(ask: Ask) -> Response:
+    query: JobsQuery = ask.query
+    since, until = query.created_from, query.created_to
+    where = JobFilter(
+        queues=query.queue,
+        types=query.type,
+        statuses=query.status,
+        labels=query.label,
+        scope=query.scope,
+        error_code=query.error_code,
+        retried_from=query.retried_from,
+        schedule=query.schedule,
+        created_from=None if since is None else _instant("created_from", since),
+        created_to=None if until is None else _instant("created_to", until),
+    )
+    wanted = page_of(query)
+    reads = ask.services.reads
+    if isinstance(wanted, Numbered):
+        page = await reads.jobs_page(
+            where, order=query.order, page=wanted.page, page_size=wanted.page_size
+        )
+        numbered = JobPage(
+            items=tuple(map(job_view, page.items)),
+            page=page.page,
+            page_size=page.page_size,
+            total=page.total,
+            total_pages=page.total_pages,
+            total_exact=page.total_exact,
+        )
+        return json_response(numbered, position=position_text(page.positions))
+    jobs = await reads.jobs(where, order=query.order, limit=wanted.limit, cursor=wanted.cursor)
+    listed = JobList(tuple(map(job_view, jobs.items)), jobs.next_cursor)
+    return json_response(listed, position=position_text(jobs.positions))
+
+
+async def read_events(ask: Ask) -> Response:
+    """By `seq`, which counts without a gap: a cursor is the last one seen."""
+    query: Paging = ask.query
+    wanted = page_of(query)
+    stored = await _found(ask)
+    if isinstance(wanted, Numbered):
+        after, limit = wanted.before, wanted.page_size
+    else:
+        after, limit = _after(wanted.cursor), wanted.limit
+    history = await ask.services.reads.history(ask.job_id, after_seq=after, limit=limit)
+    if history is None:
+        raise await unknown_job(ask, ask.job_id)
+    items = tuple(map(event_view, history.items))
+    headers = {"ETag": etag(stored.job.version)}
+    if isinstance(wanted, Numbered):
+        total = stored.job.version
+        numbered = EventPage(
+            items=items,
+            page=wanted.page,
+            page_size=wanted.page_size,
+            total=total,
+            total_pages=total_pages(total, wanted.page_size),
+            total_exact=True,
+        )
+        return json_response(numbered, position=history.position, headers=headers)
+    cursor = None if history.next_seq is None else str(history.next_seq)
+    return json_response(EventList(items, cursor), position=history.position, headers=headers)
+
+
+def _after(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 15):
+        raise invalid("/cursor", "not a cursor of this list")
+    return int(cursor)
+
+
+async def read_attempts(ask: Ask) -> Response:
+    stored = await _found(ask)
+    attempts = await ask.services.reads.attempts(ask.job_id)
+    listed = AttemptList(tuple(map(attempt_view, attempts or ())))
+    return json_response(listed, position=stored.position)
+
+
+async def read_output(ask: Ask) -> Response:
+    stored = await _found(ask)
+    result = stored.job.result
+    if result is None or result.output_ref is not None:
+        why = "the job has no result"
+        if result is not None:
+            why = "the output lies in an object store, and none is set up here"
+        raise refused(
+            "RESULT_NOT_FOUND",
+            why,
+            job_id=ask.job_id,
+            job_status=job_view(stored.job).status,
+            headers={"Ledger-Position": stored.position},
+        )
+    known = _unless_known(ask, stored)
+    if known is not None:
+        return known
+    headers = {"ETag": etag(stored.job.version)}
+    output = b"null" if result.output is None else result.output
+    return raw_response(output, position=stored.position, headers=headers)
+
+
+# --- Ended, run again ----------------------------------------------------------------------------
+async def cancel_job(ask: Ask) -> Response:
+    version = await if_version(ask, is_checked_by_owner=True)
+    command = CancelJob(ask.job_id, **fields_of(ask.body), if_version=version)
+    return await job_answer(ask, await decide(ask, command))
+
+
+async def rerun_job(ask: Ask) -> Response:
+    version = await if_version(ask, is_checked_by_owner=True)
+    fields = fields_of(ask.body)
+    if fields["payload"] is not UNSET:
+        fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
+    command = RerunJob(ask.job_id, **fields, if_version=version)
+    return await job_answer(ask, await decide(ask, command), _created)
+
+
+def _created(decision: Decided, job: bytes | Raw) -> Response:
+    return job_response(
+        job,
+        status=201,
+        position=decision.position,
+        replayed=decision.replayed,
+        with_location=True,
+    )
+
+
+# --- The table -----------------------------------------------------------------------------------
+ACCEPTED = Answer(
+    content=AcceptedView,
+    description="In the log, not decided yet; `Location` tells the outcome for an hour",
+    headers=("Location",),
+)
+JOB = Answer(content=JobView, description="The job", headers=("ETag",))
+NOT_MODIFIED = Answer(content=None, description="The caller has this version", headers=("ETag",))
+_NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/v1/jobs",
+        name="requestJob",
+        tag="jobs",
+        summary="Ask for a job",
+        endpoint=request_job,
+        body=NewJob,
+        is_command=True,
+        answers={
+            200: Answer(
+                content=JobView,
+                description="An earlier job answers for it (`deduplicated`), as it is now",
+                headers=("Location", "ETag", "Idempotency-Replayed"),
+            ),
+            201: _NEW,
+            202: ACCEPTED,
+        },
+        codes=(
+            "PAYLOAD_TOO_LARGE",
+            "TEMPLATE_NOT_FOUND",
+            "TEMPLATE_DISABLED",
+            "DUPLICATE_ACTIVE",
+            "NOT_REPEATABLE",
+            "QUEUE_FULL",
+            "COMMAND_EXPIRED",
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs",
+        name="listJobs",
+        tag="jobs",
+        summary="List jobs",
+        endpoint=list_jobs,
+        query=JobsQuery,
+        prefixed="label",
+        is_read=True,
+        answers={200: Answer(content=JobList | JobPage, description="Jobs, a page at a time")},
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs/{id}",
+        name="readJob",
+        tag="jobs",
+        summary="Read a job, also as it was",
+        endpoint=read_job,
+        query=AsOf,
+        is_read=True,
+        headers={"If-None-Match": "ETags that the caller has"},
+        answers={200: JOB, 304: NOT_MODIFIED},
+        codes=("JOB_NOT_FOUND",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs/{id}/events",
+        name="readJobEvents",
+        tag="jobs",
+        summary="Read a job's whole history, oldest first",
+        endpoint=read_events,
+        query=Paging,
+        is_read=True,
+        answers={
+            200: Answer(content=EventList | EventPage, description="Events, a page at a time")
+        },
+        codes=("JOB_NOT_FOUND",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs/{id}/output",
+        name="readJobOutput",
+        tag="jobs",
+        summary="Read a job's output, byte for byte",
+        endpoint=read_output,
+        is_read=True,
+        headers={"If-None-Match": "ETags that the caller has"},
+        answers={
+            200: Answer(content=None, description="The output as its runtime sent it"),
+            304: NOT_MODIFIED,
+        },
+        codes=("JOB_NOT_FOUND", "RESULT_NOT_FOUND"),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs/{id}/attempts",
+        name="readJobAttempts",
+        tag="jobs",
+        summary="Read how each attempt went",
+        endpoint=read_attempts,
+        is_read=True,
+        answers={200: Answer(content=AttemptList, description="Attempts, oldest first")},
+        codes=("JOB_NOT_FOUND",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/jobs/{id}/cancel",
+        name="cancelJob",
+        tag="jobs",
+        summary="Cancel a job: pending at once, else its runtime is asked to stop",
+        endpoint=cancel_job,
+        body=Cancellation,
+        is_command=True,
+        answers={200: JOB, 202: ACCEPTED},
+        codes=("JOB_NOT_FOUND", "JOB_CLOSED", "CANCEL_NOT_SUPPORTED", "VIEW_BEHIND"),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/jobs/{id}/rerun",
+        name="rerunJob",
+        tag="jobs",
+        summary="Ask for an ended job anew",
+        endpoint=rerun_job,
+        body=Rerun,
+        is_command=True,
+        answers={201: _NEW, 202: ACCEPTED},
+        codes=(
+            "JOB_NOT_FOUND",
+            "JOB_NOT_CLOSED",
+            "PAYLOAD_TOO_LARGE",
+            "QUEUE_FULL",
+            "TEMPLATE_DISABLED",
+            "VIEW_BEHIND",
+        ),
+    ),
+)

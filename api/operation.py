@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api.claims import Claims
 from api.gateway import Gateway
 from api.input import Preference, traceparent_from
+from api.metrics import Metrics
 from api.positions import Seen
 from api.settings import Settings
 from api.wire import Wire
@@ -35,6 +36,7 @@ class Services:
     claims: Claims
     reads: Reads
     seen: Seen
+    metrics: Metrics
     principal: Principal
     now: Callable[[], Micros]
 
@@ -103,9 +105,10 @@ Endpoint = Callable[[Ask], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A success. `content` None: no body."""
+    """A success. `content` None: no body, or bytes of no fixed form."""
 
-    content: type[Struct] | None
+    content: Any
+    """A struct's type, or a union of some."""
     description: str
     media_type: str = "application/json"
     headers: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
@@ -15,7 +15,7 @@ class Settings:
 
     connection: Connection
     dsn: str
-    topics: Topics = Topics()
+    topics: Topics = field(default_factory=Topics)
     schema: str = "ledger"
     """Of the read models' tables."""
     partitions: int = PARTITIONS_DEFAULT

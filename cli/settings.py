@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     """In front of every topic's name; sets several ledgers on one cluster apart."""
     partitions: Annotated[int, Field(ge=1, le=1024)] = PARTITIONS_DEFAULT
     """Fixed for the life of the ledger."""
-    postgres_schema: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "ledger"
+    postgres_schema: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,48}$")] = "ledger"
     """Of the read models' tables."""
     mode: Literal["development", "production"] = "development"
     """production: topics have three replicas, two of them in sync; nothing less is accepted."""

@@ -22,14 +22,16 @@ import structlog
 from faust.app.base import BootStrategy
 from mode import Service
 
-from ledger.domain.ids import JobId
+from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Effective
-from ledger.log.entries_reader import read
+from ledger.log.entries_reader import EntriesReader
 from processors.health import HealthServer, Report
 from processors.owner.seams import Feed, wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
-from processors.rates import RatesFeed, RatesStore, count_batches
+from processors.rates import BATCHES_MAX, RatesFeed
+from processors.rates_store import RatesBatch, RatesStore
+from processors.sources import log_source, shared
 from projections.feed import ProjectorFeed
 from projections.projector import Projector
 
@@ -45,8 +47,6 @@ WATCH_SECONDS = 1.0
 """How often the event loop's own delay is measured."""
 GC_THRESHOLD = (50_000, 20, 50)
 """Of a process with millions of small objects: the default's collections took a fifth of it."""
-CHANNEL_BATCHES_MAX = 4
-"""Batches that wait for the rates agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +76,18 @@ class WorkerCrashed(Exception):
     """A supervised service ended by itself."""
 
 
-class _NoKafka(BootStrategy):  # type: ignore[misc]
+class _NoKafka(BootStrategy):
     """Starts sensors, agents, timers and services: nothing that connects anywhere."""
 
     enable_kafka = False
     enable_web = False
 
 
-class LedgerApp(faust.App):  # type: ignore[misc]
+class LedgerApp(faust.App):
     """Every setting that matters is given here: none is inherited, none comes from a variable."""
 
     BootStrategy = _NoKafka
+    mundane_level = "debug"
 
     def __init__(self, *, processing_guarantee: str = "at_least_once", datadir: str) -> None:
         asked = {processing_guarantee, os.environ.get("PROCESSING_GUARANTEE", "at_least_once")}
@@ -106,7 +107,7 @@ class LedgerApp(faust.App):  # type: ignore[misc]
             store="memory://",
             table_standby_replicas=0,
             stream_wait_empty=True,
-            stream_buffer_maxsize=CHANNEL_BATCHES_MAX,
+            stream_buffer_maxsize=BATCHES_MAX,
             web_enabled=False,
             autodiscover=False,
             datadir=datadir,
@@ -119,7 +120,7 @@ class LedgerApp(faust.App):  # type: ignore[misc]
         await super().on_started()
 
 
-class Supervised(Service):  # type: ignore[misc]
+class Supervised(Service):
     """One part of the process, as Faust supervises it.
 
     A stop lets the work drain for DRAIN_SECONDS; work that raises, or ends without being asked to,
@@ -127,6 +128,7 @@ class Supervised(Service):  # type: ignore[misc]
     """
 
     abstract = True
+    mundane_level = "debug"
     work: Work
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class Supervised(Service):  # type: ignore[misc]
         except TimeoutError:
             log.error("worker.drain_timed_out", service=self.label, seconds=DRAIN_SECONDS)
 
-    @Service.task  # type: ignore[untyped-decorator]
+    @Service.task
     async def _run(self) -> None:
         if self._stop.is_set():
             return
@@ -177,7 +179,8 @@ class Tee:
         items: Sequence[Effective],
         jobs: Mapping[JobId, Job] | None = None,
     ) -> bool:
-        return all([feed.offer(partition, before, items, jobs) for feed in self._feeds])
+        taken = [feed.offer(partition, before, items, jobs) for feed in self._feeds]
+        return all(taken)
 
     def unfollow(self, partition: int) -> None:
         for feed in self._feeds:
@@ -197,15 +200,14 @@ class Parts:
         owner = settings.owner
         feeds: list[Feed] = []
         if only != "owner":
-            source = partial(read, owner.connection, owner.topics)
-            projector = Projector(
-                settings.dsn, topic=owner.topics.events, schema=settings.schema
-            )
-            closing.enter_context(projector)
-            self.projector = ProjectorFeed(projector, source, now=wall_clock)
             self.rates = RatesFeed(
-                RatesStore(settings.dsn, schema=settings.schema, topic=owner.topics.events), source
+                RatesStore(settings.dsn, topic=owner.topics.events, schema=settings.schema),
+                partial(EntriesReader, owner.connection, owner.topics),
             )
+            source = shared(log_source(owner.connection, owner.topics), self.rates)
+            projector = Projector(settings.dsn, topic=owner.topics.events, schema=settings.schema)
+            closing.enter_context(projector)
+            self.projector = ProjectorFeed(projector, source, now=_now)
             feeds = [self.projector, self.rates]
         if only != "projector":
             self.owner = OwnerService(owner, Tee(*feeds) if feeds else None)
@@ -224,8 +226,10 @@ class Parts:
         errors = [facts["error"] for facts in projector.values() if facts["error"]]
         lags = [facts["lag_seconds"] for facts in projector.values()]
         owned = owner["partitions"].values()
+        # Which partitions are ours is known once the group was joined.
+        joined = self.owner is None or owner.get("joined", bool(owned))
         return {
-            "ready": not errors and all(facts["owner"] for facts in owned),
+            "ready": joined and not errors and all(facts["owner"] for facts in owned),
             "runs": self._only or "owner and projector",
             "loop_delay_seconds": round(self.loop_delay_seconds, 4),
             "lag_seconds": round(max(lags, default=0.0), 3),
@@ -234,6 +238,10 @@ class Parts:
             "projector": {"partitions": projector},
             "rates": self.rates.health() if self.rates else {},
         }
+
+
+def _now() -> Micros:
+    return Micros(wall_clock())
 
 
 def _facts(health: Any) -> dict[str, Any]:
@@ -248,10 +256,7 @@ def worker_app(settings: WorkerSettings, parts: Parts, *, datadir: str) -> Ledge
         server = HealthServer(settings.health_port, parts.report)
         app.service(supervised("Health", server.run))
     if parts.rates is not None:
-        batches = app.channel(maxsize=CHANNEL_BATCHES_MAX)
-        app.agent(batches, name="rates", concurrency=1)(partial(count_batches, parts.rates))
-        parts.rates.sends_to(lambda batch: batches.send(value=batch))
-        app.service(supervised("Rates", parts.rates.run))
+        _add_rates(app, parts.rates)
     if parts.projector is not None:
         app.service(supervised("Projector", parts.projector.run))
     if parts.owner is not None:
@@ -269,7 +274,19 @@ def worker_app(settings: WorkerSettings, parts: Parts, *, datadir: str) -> Ledge
     return app
 
 
-class _Worker(faust.Worker):  # type: ignore[misc]
+def _add_rates(app: LedgerApp, rates: RatesFeed) -> None:
+    batches = app.channel(maxsize=BATCHES_MAX)
+
+    @app.agent(batches, name="rates", concurrency=1)
+    async def count(stream: faust.StreamT[RatesBatch]) -> None:
+        async for batch in stream:
+            await rates.count(batch)
+
+    rates.sends_to(lambda batch: batches.send(value=batch))
+    app.service(supervised("Rates", rates.run))
+
+
+class _Worker(faust.Worker):
     """Faust's, without its way with signals, standard output, the log and the process title."""
 
     def install_signal_handlers(self) -> None:

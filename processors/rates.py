@@ -10,192 +10,239 @@ however often it is sent and by how many workers.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-import msgspec
 import psycopg
 import structlog
-from msgspec import Struct
 
-from ledger.domain.entries import Entry
-from ledger.domain.events import (
-    Event,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobRequested,
-    JobSucceeded,
-    RetryScheduled,
-)
-from ledger.domain.ids import SECOND, JobId
+from ledger.domain.ids import JobId
 from ledger.domain.job import Job
-from ledger.log.effective import START, Cursor, Effective, TakenOver
+from ledger.log.effective import Cursor, Effective
+from ledger.log.entries_reader import EntriesReader
 from ledger.log.errors import LogError
-from processors.sql import statement
+from processors.rates_store import RatesBatch, RatesStore, Superseded, count_of
 from projections.batches import advanced, end_of
-from projections.feed import Source
-from projections.schema import connect
 
 log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS = 1.0
 """Between batches: one transaction a second and partition, not one an entry."""
-BUFFERED_EVENTS_MAX = 200_000
-"""Offered and not yet handed on; beyond, the log is read again later."""
+BUFFERED_ITEMS_MAX = 100_000
+"""Entries offered and not yet handed on; beyond, the log is read again later."""
+BATCHES_MAX = 4
+"""Batches that the agent has not dealt with yet."""
 RETRY_SECONDS = 2.0
 """After Postgres or the log did not answer."""
-MINUTE_US = 60 * SECOND
-
-OUTCOMES: dict[type[Event], str] = {
-    JobRequested: "requested",
-    RetryScheduled: "retried",
-    JobSucceeded: "succeeded",
-    JobFailed: "failed",
-    JobCancelled: "cancelled",
-    JobExpired: "expired",
-}
-
-Key = tuple[int, str, str]
-"""Minute (seconds since 1970), queue, outcome."""
-
-
-class Superseded(Exception):
-    """The stored checkpoint is another than the batch begins at: somebody else has counted it."""
-
-
-class RatesBatch(Struct, frozen=True, gc=False):
-    partition: int
-    generation: int
-    """Of the partition's follower: what was sent before a reset is passed over."""
-    before: Cursor
-    after: Cursor
-    items: Sequence[Effective]
-
-
-class Counted(Struct, frozen=True, gc=False):
-    counts: Mapping[Key, int]
-    quarantined: int
-    """Entries that could not be counted."""
-
-
-def counted(items: Sequence[Effective]) -> Counted:
-    """Total: an entry that raises is counted as quarantined, and none of its events otherwise."""
-    counts: Counter[Key] = Counter()
-    quarantined = 0
-    for item in items:
-        if isinstance(item, TakenOver):
-            continue
-        try:
-            counts.update(_counted_entry(item.entry))
-        except Exception as error:
-            quarantined += 1
-            log.error(
-                "rates.quarantined",
-                offset=item.first_offset,
-                entry=item.entry.number,
-                reason=repr(error),
-            )
-    return Counted(counts, quarantined)
-
-
-def _counted_entry(entry: Entry) -> Counter[Key]:
-    minute = entry.at // MINUTE_US * 60
-    found: Counter[Key] = Counter()
-    for event in entry.events:
-        outcome = OUTCOMES.get(type(event))
-        if outcome is not None:
-            queue = event.job_id.rpartition(".")[0]  # type: ignore[union-attr]
-            found[minute, queue, outcome] += 1
-    return found
-
-
-class RatesStore:
-    """Counts and checkpoints in Postgres. Blocking, for threads; one connection, made when needed.
-
-    Every method may raise `psycopg.Error`; the next call connects anew.
-    """
-
-    def __init__(self, dsn: str, *, topic: str, schema: str = "ledger") -> None:
-        self._dsn = dsn
-        self._topic = topic
-        self._schema = schema
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
-        self._lock = threading.Lock()
-
-    def cursor(self, partition: int) -> Cursor:
-        """Where to go on; the log's beginning where nothing was ever counted."""
-        with self._lock, self._transaction() as connection:
-            row = connection.execute(
-                statement("rates_cursor"), {"partition": partition}
-            ).fetchone()
-        if row is None:
-            return START
-        topic, cursor = row
-        if topic != self._topic:
-            raise ValueError(
-                f"the counts of partition {partition} are of the topic {topic}, not {self._topic}"
-            )
-        return msgspec.json.decode(cursor, type=Cursor)
-
-    def apply(self, batch: RatesBatch, counted: Counted) -> None:
-        """Raises `Superseded`, and then has written nothing."""
-        place = {
-            "partition": batch.partition,
-            "topic": self._topic,
-            "before": batch.before.offset,
-            "after": batch.after.offset,
-            "cursor": msgspec.json.encode(batch.after),
-            "quarantined": counted.quarantined,
-        }
-        name = "rates_begin" if batch.before.offset == 0 else "rates_advance"
-        rows = [
-            {"minute": minute, "queue": queue, "outcome": outcome, "count": count}
-            for (minute, queue, outcome), count in sorted(counted.counts.items())
-        ]
-        with self._lock, self._transaction() as connection:
-            if connection.execute(statement(name), place).fetchone() is None:
-                raise Superseded
-            connection.cursor().executemany(statement("rates_count"), rows)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _transaction(self) -> psycopg.Connection[tuple[Any, ...]]: ...
+DRAIN_SECONDS = 5.0
+"""For the agent's last batches, when the process stops."""
+OpenReader = Callable[[int, Cursor], EntriesReader]
+Send = Callable[[RatesBatch], Awaitable[object]]
 
 
 class _Follower:
     """One partition: where its counting stands, and what waits to be counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
         self.cursor: Cursor | None = None
-        """Behind what was handed to the agent; None: ask the store."""
+        """Behind what was handed to the agent; None: the store knows."""
+        self.is_behind = True
+        """The log has to be read before what is offered can continue the cursor."""
         self.offered: list[tuple[int, Sequence[Effective]]] = []
-        self.events = 0
-        self.is_caught_up = False
-        """False: the log has to be read before what was offered can continue."""
-        self.generation = 0
 
-    def reset(self) -> None:
-        self.cursor = None
-        self.is_caught_up = False
-        self.generation += 1
+    def take(self) -> Sequence[Effective]:
+        """All of what was offered that continues the cursor. A gap makes the follower behind."""
+        offered, self.offered = self.offered, []
+        assert self.cursor is not None
+        offset = self.cursor.offset
+        taken: list[Effective] = []
+        for before, items in offered:
+            if before > offset:
+                self.is_behind = True
+                break
+            new = [item for item in items if end_of(item) > offset]
+            if new:
+                taken += new
+                offset = end_of(new[-1])
+        return taken
 
 
 class RatesFeed:
-    """One a process. `follow`, `offer` and `unfollow` belong to the event loop; never block."""
+    """One a process. `follow`, `offer` and `unfollow` belong to the event loop and never block."""
 
-    def __init__(self, store: RatesStore, source: Source) -> None:
-        self.store = store
-        self._source = source
+    def __init__(self, store: RatesStore, open_reader: OpenReader) -> None:
+        self._store = store
+        self._open_reader = open_reader
+        self._send: Send | None = None
         self._followers: dict[int, _Follower] = {}
-        self._generations = 0
+        self._generation = 0
+        self._buffered = 0
+        self._in_flight = 0
+        self._room = asyncio.Event()
         self._news = asyncio.Event()
-        self._send: Callable[[RatesBatch], Awaitable[object]] | None = None
-        self._counts: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
         self._last_error: str | None = None
+
+    def sends_to(self, send: Send) -> None:
+        """Where batches go. At most BATCHES_MAX are under way."""
+        self._send = send
+
+    def follow(self, partition: int) -> None:
+        if partition not in self._followers:
+            self._generation += 1
+            self._followers[partition] = _Follower(self._generation)
+            self._news.set()
+
+    def offer(
+        self,
+        partition: int,
+        before: int,
+        items: Sequence[Effective],
+        jobs: Mapping[JobId, Job] | None = None,
+    ) -> bool:
+        """Items that follow the offset `before`, from an owner or another reader of the log."""
+        follower = self._followers.get(partition)
+        if follower is None:
+            return False
+        if self._buffered >= BUFFERED_ITEMS_MAX:
+            follower.is_behind = True
+            return False
+        self._buffered += len(items)
+        follower.offered.append((before, items))
+        self._news.set()
+        return True
+
+    def unfollow(self, partition: int) -> None:
+        self._followers.pop(partition, None)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; then what was offered is handed on, as far as there is room."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                news = asyncio.create_task(self._news.wait())
+                await asyncio.wait([news, stopped], return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                await asyncio.wait([stopped], timeout=FLUSH_SECONDS)
+                self._news.clear()
+                await self._round(stop)
+        finally:
+            stopped.cancel()
+            await self._drained()
+            await asyncio.to_thread(self._store.close)
+
+    async def count(self, batch: RatesBatch) -> None:
+        """What the agent does with a batch: never raises."""
+        try:
+            if not self._is_current(batch):
+                return
+            counted = count_of(batch.items)
+            await asyncio.to_thread(self._store.apply, batch, counted)
+            self._totals["entries"] += len(batch.items)
+            self._totals["quarantined"] += counted.quarantined
+            self._last_error = None
+        except Superseded:
+            self._totals["superseded"] += 1
+            self._reset(batch.partition)
+        except Exception as error:
+            self._note(error, batch.partition)
+        finally:
+            self._in_flight -= 1
+            self._room.set()
+
+    def health(self) -> dict[str, Any]:
+        behind = sum(follower.is_behind for follower in self._followers.values())
+        return {
+            "followed": len(self._followers),
+            "behind": behind,
+            "entries": self._totals["entries"],
+            "quarantined": self._totals["quarantined"],
+            "superseded": self._totals["superseded"],
+            "last_error": self._last_error,
+        }
+
+    # --- One round a second ----------------------------------------------------------------------
+    async def _round(self, stop: asyncio.Event) -> None:
+        self._buffered = 0
+        failed = False
+        for partition in list(self._followers):
+            try:
+                await self._advance(partition, stop)
+            except (LogError, psycopg.Error, OSError) as error:
+                self._note(error, partition)
+                failed = True
+        if failed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+            self._news.set()
+
+    async def _advance(self, partition: int, stop: asyncio.Event) -> None:
+        follower = self._followers.get(partition)
+        if follower is None:
+            return
+        if follower.cursor is None:
+            follower.cursor = await asyncio.to_thread(self._store.cursor, partition)
+        if follower.is_behind and not stop.is_set():
+            await self._read_log(partition, follower, stop)
+        await self._hand_on(partition, follower, follower.take())
+        if follower.is_behind:
+            self._news.set()
+
+    async def _read_log(self, partition: int, follower: _Follower, stop: asyncio.Event) -> None:
+        """Up to where the log ends now."""
+        assert follower.cursor is not None
+        follower.is_behind = False
+        async with self._open_reader(partition, follower.cursor) as reader:
+            async for items in reader.batches(until=await reader.end()):
+                if not await self._hand_on(partition, follower, items) or stop.is_set():
+                    follower.is_behind = True
+                    return
+
+    async def _hand_on(
+        self, partition: int, follower: _Follower, items: Sequence[Effective]
+    ) -> bool:
+        """False: the follower was reset or dropped, here or while this waited."""
+        generation = follower.generation
+        while self._in_flight >= BATCHES_MAX:
+            self._room.clear()
+            await self._room.wait()
+        cursor = follower.cursor
+        if self._followers.get(partition) is not follower or follower.generation != generation:
+            return False
+        if cursor is None or not items or self._send is None:
+            return cursor is not None
+        follower.cursor = advanced(cursor, items)
+        self._in_flight += 1
+        await self._send(RatesBatch(partition, generation, cursor, follower.cursor, items))
+        return True
+
+    async def _drained(self) -> None:
+        """The agent has done what it was given, or is given no more time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._in_flight:
+                    self._room.clear()
+                    await self._room.wait()
+
+    def _is_current(self, batch: RatesBatch) -> bool:
+        follower = self._followers.get(batch.partition)
+        # Batches of a partition that is followed no more are still true; the checkpoint decides.
+        return follower is None or follower.generation == batch.generation
+
+    def _reset(self, partition: int) -> None:
+        """What is under way is dropped; the store says where to go on."""
+        follower = self._followers.get(partition)
+        if follower is not None:
+            self._generation += 1
+            follower.generation = self._generation
+            follower.cursor = None
+            follower.is_behind = True
+            self._news.set()
+
+    def _note(self, error: Exception, partition: int) -> None:
+        self._last_error = f"partition {partition}: {error!r}"
+        log.warning("rates.failed", partition=partition, reason=repr(error))
+        self._reset(partition)

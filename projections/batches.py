@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ledger.domain.ids import JobId
 from ledger.domain.job import Job
@@ -52,4 +54,22 @@ def end_of(item: Effective) -> int:
 
 def advanced(cursor: Cursor, items: Sequence[Effective]) -> Cursor:
     """Where a reader stands that stopped at `cursor` and then had these items."""
-    raise NotImplementedError
+    changes: dict[str, Any] = {}
+    nonces = cursor.nonces
+    for item in items:
+        if isinstance(item, TakenOver):
+            take_over = item.take_over
+            nonces = (*nonces, take_over.nonce)
+            changes["nonce"], changes["nonces"] = take_over.nonce, nonces
+            if not cursor.nonces:
+                changes["ledger_id"] = cursor.ledger_id or take_over.ledger_id
+                changes["partitions"] = cursor.partitions or take_over.partitions
+    for item in reversed(items):
+        if not isinstance(item, TakenOver):
+            changes |= {
+                "entry": item.entry.number,
+                "hash": item.hash,
+                "hash_offset": item.last_offset,
+            }
+            break
+    return replace(cursor, offset=end_of(items[-1]), **changes) if items else cursor

@@ -10,24 +10,23 @@ from struct import Struct
 
 import orjson
 
-from ledger.domain.events import Labels
+from ledger.domain.events import JobRequested, Labels
 from ledger.domain.ids import Micros
 from ledger.domain.job import Job, Status, held_lease, status
-from projections.packing import ABSENT, pack_job, pack_job_tamed, tamed
-from projections.storable import storable
+from projections.packing import ABSENT, pack_request, pack_state
+from projections.storable import BYTES_MAX, storable
 
 HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TAIL = b"\xff\xff"
 NULL = b"\xff\xff\xff\xff"
 Y2000 = 946_684_800_000_000
 """Postgres counts microseconds from 2000-01-01."""
-INSTANT_MAX = 250_000_000_000_000_000
-"""In the year 9892: later is not an instant that Postgres, Python and RFC 3339 all know."""
+DETAIL_BYTES_MAX = 16_384
 
 _u32 = Struct(">i").pack
 _LENGTHS = [_u32(size) for size in range(4096)]
 _instant = Struct(">iq").pack
-_new_job = Struct(">h iiihiqiqiqiiiqi?".replace(" ", "")).pack
+_new_job = Struct(">hiiihiqiqiqiiiqi?").pack
 _open_job = Struct(">hihiqiqiq").pack
 _staged_job = Struct(">hiiiqiqiiiqi?").pack
 _history = Struct(">hiiii").pack
@@ -43,12 +42,11 @@ def raw_field(data: bytes) -> bytes:
     return (_LENGTHS[size] if size < 4096 else _u32(size)) + data
 
 
-def text_field(text: str) -> bytes:
+def text_field(text: str, bytes_max: int = BYTES_MAX) -> bytes:
     """Of a text of its own, such as an id."""
-    data = text.encode() if text.isascii() else storable(text).encode()
-    if len(data) > 1024 or b"\0" in data:
-        data = storable(text).encode()
-    return raw_field(data)
+    if len(text) > bytes_max or not text.isascii() or "\0" in text:
+        text = storable(text, bytes_max)
+    return raw_field(text.encode())
 
 
 def known_text_field(text: str) -> bytes:
@@ -84,7 +82,7 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
     return b"".join(
         (
             _new_job(
-                *(25, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(24, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000, 4, job.version, 8, position),
                 *(1, _ended_badly(job)),
             ),
@@ -92,8 +90,7 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
             known_text_field(asked.queue),
             known_text_field(asked.type),
             known_text_field(where),
-            raw_field(pack_job(job)),
-            raw_field(bytes(asked.payload)),
+            raw_field(pack_state(job)),
             NULL if asked.scope is None else text_field(asked.scope),
             labels_field(asked.labels) if asked.labels else NULL,
             NULL if step.failure is None else _error_field(job),
@@ -137,7 +134,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
             ),
             text_field(job.request.job_id),
             known_text_field(status(job)),
-            raw_field(pack_job(job)),
+            raw_field(pack_state(job)),
             NULL if step.failure is None else _error_field(job),
             instant_field(step.started_at),
             instant_field(job.finished_at),
@@ -150,7 +147,23 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
 
 def history_row(job_id: str, first_seq: int, last_seq: int, packed: bytes) -> bytes:
     return b"".join(
-        (_history(4, 4, first_seq, 4, last_seq), text_field(job_id), raw_field(packed))
+        (
+            _history(6, 4, first_seq, 4, last_seq),
+            *(text_field(job_id), raw_field(packed), NULL, NULL),
+        )
+    )
+
+
+def first_history_row(asked: JobRequested, last_seq: int, packed: bytes) -> bytes:
+    """With what was asked."""
+    return b"".join(
+        (
+            _history(6, 4, 1, 4, last_seq),
+            text_field(asked.job_id),
+            raw_field(packed),
+            raw_field(pack_request(asked)),
+            raw_field(bytes(asked.payload)),
+        )
     )
 
 
@@ -171,7 +184,7 @@ def command_row(
             _command(9, 4, partition, 8, position, 8, at - Y2000),
             text_field(command_id),
             known_text_field(outcome),
-            known_text_field(detail) if len(detail) < 40 else text_field(detail),
+            text_field(detail, DETAIL_BYTES_MAX),
             NULL if code is None else known_text_field(code),
             optional_text_field(job_id),
             optional_text_field(operation_id),

@@ -1,278 +1,321 @@
 """A job and its history as few bytes: fields by position, in msgpack.
 
-What is stored once is not packed again: a job's id and queue are its row's key, payload and output
-have columns of their own, and the event that requested the job is the job's own request. Rows
-carry `LAYOUT`, so a version with other fields refuses them instead of misreading.
+How each type is packed follows from its declaration, so a field that a type gains is packed, too.
+Rows carry `LAYOUT`, a digest of all that: a version with other fields refuses them instead of
+misreading. What is stored once is not packed again: a job's id is its row's key, its payload and
+output have columns of their own. What was asked stands, once and for ever, in the first row of the
+history; what changes stands in the job's row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, Raw
-from msgspec.structs import astuple
+from msgspec import UNSET, Raw, Struct, inspect
+from msgspec.structs import astuple, replace
 
 from ledger.domain.events import (
     JOB_EVENTS,
-    AttemptFailed,
     Event,
     Extension,
     JobEvent,
     JobRequested,
     JobSucceeded,
     LeasesExtended,
-    Ref,
     Unknown,
 )
-from ledger.domain.failures import Failure, Retry
-from ledger.domain.ids import JobId, Micros, QueueName
-from ledger.domain.job import (
-    Cancel,
-    Job,
-    Lease,
-    Leased,
-    Pending,
-    Phase,
-    Progress,
-    Result,
-    Running,
-    Settled,
-    Status,
-    Step,
-    Waiting,
-)
+from ledger.domain.ids import JobId, Micros
+from ledger.domain.job import Job, Result
 
 
 class StoredByAnotherVersion(Exception):
     """A row was packed by a version with other fields: rebuild the views with this one."""
 
 
-_PACKED: tuple[type[msgspec.Struct], ...] = (
-    *(Job, JobRequested, Retry, Step, Pending, Leased, Running, Waiting, Settled, Lease),
-    *(Failure, Progress, Cancel, Result, Ref, *JOB_EVENTS, LeasesExtended, Extension),
-)
-LAYOUT = crc32(repr([(t.__name__, t.__struct_fields__) for t in _PACKED]).encode()) & 0x7FFF
+ABSENT: Final = Raw(b"null")
+"""Stands for a payload or output that was not read along; known by its identity."""
+
+APART = frozenset({(JobRequested, "payload"), (Result, "output"), (JobSucceeded, "output")})
+"""Packed as whether it is there."""
+HEX = frozenset({"output_hash", "key_digest", "content_digest", "sha256"})
+"""Packed as bytes where they are hex digits."""
+
+Pack = Callable[[Any], Any]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-ABSENT = Raw(b"null")
-"""Stands for a payload or output that was not read along; known by its identity."""
+
+
+# --- From declarations to functions --------------------------------------------------------------
+class _Codec:
+    """Of one struct type. Fields that msgpack holds as they are cost nothing extra."""
+
+    def __init__(self, kind: type[Struct], skip: int = 0) -> None:
+        info = inspect.type_info(kind)
+        assert isinstance(info, inspect.StructType)
+        self._kind = kind
+        self._skip = skip
+        """So many leading fields are not packed: the caller has them."""
+        self._packs: list[tuple[int, Pack]] = []
+        self._unpacks: list[tuple[int, Pack]] = []
+        self._filled: list[tuple[int, Struct]] = []
+        """Values that None stands for."""
+        self.shape: list[Any] = []
+        for place, field in enumerate(info.fields[skip:]):
+            pack, unpack = _functions(kind, field)
+            if pack:
+                self._packs.append((place, pack))
+            if unpack:
+                self._unpacks.append((place, unpack))
+            if isinstance(field.default, Struct):
+                self._filled.append((place, field.default))
+            self.shape.append((field.name, _shape(field.type)))
+
+    def pack(self, value: Struct) -> list[Any]:
+        fields = list(astuple(value)[self._skip :])
+        for place, pack in self._packs:
+            field = fields[place]
+            if field is not None:
+                fields[place] = pack(field)
+        return fields
+
+    def unpack(self, fields: list[Any], *leading: Any) -> Any:
+        for place, unpack in self._unpacks:
+            field = fields[place]
+            if field is not None:
+                fields[place] = unpack(field)
+        for place, value in self._filled:
+            if fields[place] is None:
+                fields[place] = value
+        return self._kind(*leading, *fields)
+
+
+def _functions(kind: type[Struct], field: inspect.Field) -> tuple[Pack | None, Pack | None]:
+    if (kind, field.name) in APART:
+        return _is_there, _absent
+    if field.name in HEX:
+        return _pack_hex, _unpack_hex
+    pack, unpack = _functions_of(field.type)
+    if isinstance(default := field.default, Struct) and (pack_other := pack):
+        return lambda value: None if value == default else pack_other(value), unpack
+    return pack, unpack
+
+
+def _functions_of(declared: inspect.Type) -> tuple[Pack | None, Pack | None]:
+    match declared:
+        case inspect.StructType(cls=cls):
+            codec = _codec(cls)
+            return codec.pack, codec.unpack
+        case inspect.EnumType(cls=cls):
+            return None, _enum(cls)
+        case inspect.RawType():
+            return _pack_raw, _unpack_raw
+        case inspect.VarTupleType(item_type=item):
+            return _pack_items(_functions_of(item)[0]), _unpack_items(_functions_of(item)[1])
+        case inspect.UnionType(types=types):
+            return _of_union([t for t in types if not isinstance(t, inspect.NoneType)])
+        case inspect.DictType(key_type=key, value_type=value):
+            if _functions_of(key) != (None, None) or _functions_of(value) != (None, None):
+                raise TypeError(f"no way to pack {declared}")
+            return None, None
+        case (
+            inspect.IntType()
+            | inspect.StrType()
+            | inspect.FloatType()
+            | inspect.BoolType()
+            | inspect.BytesType()
+            | inspect.LiteralType()
+        ):
+            return None, None
+        case _:
+            raise TypeError(f"no way to pack {declared}")
+
+
+def _of_union(types: list[inspect.Type]) -> tuple[Pack | None, Pack | None]:
+    if len(types) == 1:
+        return _functions_of(types[0])
+    if not all(isinstance(t, inspect.StructType) for t in types):
+        return (None, None) if all(_functions_of(t) == (None, None) for t in types) else _no(types)
+    kinds = [t.cls for t in types if isinstance(t, inspect.StructType)]
+    packs = {kind: (code, _codec(kind).pack) for code, kind in enumerate(kinds)}
+    unpacks = [_codec(kind).unpack for kind in kinds]
+
+    def pack(value: Struct) -> list[Any]:
+        code, pack_one = packs[type(value)]
+        return [code, *pack_one(value)]
+
+    def unpack(fields: list[Any]) -> Any:
+        return unpacks[fields[0]](fields[1:])
+
+    return pack, unpack
+
+
+def _no(types: list[inspect.Type]) -> tuple[None, None]:
+    raise TypeError(f"no way to pack one of {types}")
+
+
+def _is_there(value: Any) -> bool:
+    return value is not UNSET
+
+
+def _absent(there: bool) -> Any:
+    return ABSENT if there else UNSET
+
+
+def _pack_raw(value: Any) -> Any:
+    return False if value is UNSET else bytes(value)
+
+
+def _unpack_raw(value: Any) -> Any:
+    return UNSET if value is False else Raw(value)
+
+
+def _pack_hex(text: str) -> str | bytes:
+    if len(text) % 2 == 0 and text.isascii():
+        try:
+            digest = bytes.fromhex(text)
+        except ValueError:
+            return text
+        if digest.hex() == text:
+            return digest
+    return text
+
+
+def _unpack_hex(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def _enum(kind: type[Enum]) -> Pack:
+    by_value = {member.value: member for member in kind}
+    return by_value.__getitem__
+
+
+def _pack_items(pack: Pack | None) -> Pack | None:
+    return None if pack is None else lambda items: [pack(item) for item in items]
+
+
+def _unpack_items(unpack: Pack | None) -> Pack:
+    if unpack is None:
+        return tuple
+    return lambda items: tuple([unpack(item) for item in items])
+
+
+def _shape(declared: inspect.Type) -> Any:
+    """What a field is made of, as far as packing depends on it."""
+    match declared:
+        case inspect.StructType(cls=cls):
+            return [cls.__name__, *_codec(cls).shape]
+        case inspect.UnionType(types=types):
+            return [_shape(one) for one in types]
+        case inspect.VarTupleType(item_type=item):
+            return ["*", _shape(item)]
+        case _:
+            return type(declared).__name__
+
+
+_codecs: dict[type, _Codec] = {}
+
+
+def _codec(kind: type[Struct]) -> _Codec:
+    if kind not in _codecs:
+        _codecs[kind] = _Codec(kind)
+    return _codecs[kind]
+
 
 # --- A job ---------------------------------------------------------------------------------------
-_PHASES: tuple[type[Phase], ...] = (Pending, Leased, Running, Waiting, Settled)
-_PHASE_CODES: dict[type, int] = {phase: code for code, phase in enumerate(_PHASES)}
-_R = {name: place for place, name in enumerate(JobRequested.__struct_fields__)}
-_R_PAYLOAD, _R_RETRY, _R_REF = _R["payload"], _R["retry"], _R["payload_ref"]
-_S = {name: place for place, name in enumerate(Step.__struct_fields__)}
-_S_PHASE, _S_FAILURE, _S_PROGRESS = _S["phase"], _S["failure"], _S["progress"]
-_J = {name: place for place, name in enumerate(Job.__struct_fields__)}
-_J_REQUEST, _J_STEPS, _J_CANCEL, _J_RESULT = _J["request"], _J["steps"], _J["cancel"], _J["result"]
-_DEFAULT_RETRY = Retry()
+_STATE = _Codec(Job, skip=1)
+_REQUEST = _codec(JobRequested)
+assert Job.__struct_fields__[0] == "request"
+_ID = JobRequested.__struct_fields__.index("job_id")
 
 
-def pack_job(job: Job) -> bytes:
-    """Without payload and output. 3-4 us on the reference machine, 160-180 bytes."""
-    return _encode(_job_fields(job))
+def pack_request(asked: JobRequested) -> bytes:
+    """Without id and payload. Never changes."""
+    fields = _REQUEST.pack(asked)
+    fields[_ID] = None
+    return _encode(fields)
 
 
-def _job_fields(job: Job) -> list[Any]:
-    fields = list(astuple(job))
-    asked = job.request
-    request = list(astuple(asked))
-    request[0] = request[_R_PAYLOAD] = None
-    if asked.queue == queue_in(asked.job_id):
-        request[1] = None
-    retry = asked.retry
-    request[_R_RETRY] = None if retry == _DEFAULT_RETRY else astuple(retry)
-    if asked.payload_ref is not None:
-        request[_R_REF] = astuple(asked.payload_ref)
-    while request[-1] is None:
-        request.pop()
-    fields[_J_REQUEST] = request
-    fields[_J_STEPS] = [_step_fields(step) for step in job.steps]
-    if job.cancel is not None:
-        fields[_J_CANCEL] = astuple(job.cancel)
-    if job.result is not None:
-        fields[_J_RESULT] = _result_fields(job.result)
-    fields.append(LAYOUT)
-    return fields
+def pack_state(job: Job) -> bytes:
+    """What changes of a job, without its output."""
+    return _encode(_STATE.pack(job))
 
 
-def _step_fields(step: Step) -> list[Any]:
-    fields = list(astuple(step))
-    phase = step.phase
-    held = list(astuple(phase))
-    if type(held[0]) is Lease:
-        held[0] = astuple(held[0])
-    fields[_S_PHASE] = (_PHASE_CODES[type(phase)], *held)
-    if step.failure is not None:
-        fields[_S_FAILURE] = _failure_fields(step.failure)
-    if step.progress is not None:
-        fields[_S_PROGRESS] = astuple(step.progress)
-    return fields
+def unpack_request(job_id: str, packed: bytes, payload: bytes | None) -> JobRequested:
+    """A payload that is None was not read along: `ABSENT` stands for it."""
+    fields = _decode(packed)
+    request: JobRequested = _REQUEST.unpack(fields)
+    raw = ABSENT if payload is None else Raw(payload)
+    return replace(request, job_id=JobId(job_id), payload=raw)
 
 
-def _failure_fields(failure: Failure) -> tuple[Any, ...]:
-    *fields, details = astuple(failure)
-    return (*fields, None if details is None else bytes(details))
-
-
-def _result_fields(result: Result) -> tuple[Any, ...]:
-    ref = result.output_ref
-    return (
-        bytes.fromhex(result.output_hash) if _is_hash(result.output_hash) else result.output_hash,
-        result.attempt,
-        result.output is not None,
-        None if ref is None else astuple(ref),
-    )
-
-
-def _is_hash(text: str) -> bool:
-    if len(text) != 64 or not text.isascii():
-        return False
-    try:
-        return bytes.fromhex(text).hex() == text
-    except ValueError:
-        return False
-
-
-def unpack_job(job_id: str, state: bytes, payload: bytes | None, output: bytes | None) -> Job:
-    """Payload and output that are None were not read along: `ABSENT` stands for them.
-
-    Raises `StoredByAnotherVersion`.
-    """
-    fields = _decode(state)
-    if fields.pop() != LAYOUT:
-        raise StoredByAnotherVersion
-    request = fields[_J_REQUEST]
-    request += [None] * (len(_R) - len(request))
-    request[0] = JobId(job_id)
-    if request[1] is None:
-        request[1] = queue_in(job_id)
-    request[_R_PAYLOAD] = ABSENT if payload is None else Raw(payload)
-    packed_retry = request[_R_RETRY]
-    request[_R_RETRY] = _DEFAULT_RETRY if packed_retry is None else _retry(packed_retry)
-    if request[_R_REF] is not None:
-        request[_R_REF] = Ref(*request[_R_REF])
-    fields[_J_REQUEST] = JobRequested(*request)
-    fields[_J_STEPS] = tuple([_step(step) for step in fields[_J_STEPS]])
-    if fields[_J_CANCEL] is not None:
-        fields[_J_CANCEL] = Cancel(*fields[_J_CANCEL])
-    if fields[_J_RESULT] is not None:
-        fields[_J_RESULT] = _result(fields[_J_RESULT], output)
-    end = fields[_J["end"]]
-    if end is not None:
-        fields[_J["end"]] = Status(end)
-    return Job(*fields)
-
-
-def queue_in(job_id: str) -> QueueName:
-    """The queue that a job's id names: all before its last dot."""
-    return QueueName(job_id.rpartition(".")[0])
-
-
-def _retry(fields: list[Any]) -> Retry:
-    return Retry(*[tuple(field) if isinstance(field, list) else field for field in fields])
-
-
-def _step(fields: list[Any]) -> Step:
-    code, *held = fields[_S_PHASE]
-    if isinstance(held[0], list):
-        held[0] = Lease(*held[0])
-    if code == _SETTLED:
-        held[0] = Status(held[0])
-    fields[_S_PHASE] = _PHASES[code](*held)
-    if fields[_S_FAILURE] is not None:
-        *words, details = fields[_S_FAILURE]
-        fields[_S_FAILURE] = Failure(*words, None if details is None else Raw(details))
-    if fields[_S_PROGRESS] is not None:
-        fields[_S_PROGRESS] = Progress(*fields[_S_PROGRESS])
-    return Step(*fields)
-
-
-_SETTLED = _PHASE_CODES[Settled]
-
-
-def _result(fields: list[Any], output: bytes | None) -> Result:
-    digest, attempt, inline, ref = fields
-    return Result(
-        digest.hex() if isinstance(digest, bytes) else digest,
-        attempt,
-        (ABSENT if output is None else Raw(output)) if inline else None,
-        None if ref is None else Ref(*ref),
-    )
+def unpack_job(request: JobRequested, state: bytes, output: bytes | None) -> Job:
+    """An output that is None was not read along: `ABSENT` stands for it, if there is one."""
+    job: Job = _STATE.unpack(_decode(state), request)
+    result = job.result
+    if result is None or result.output is None:
+        return job
+    if result.output is UNSET:  # type: ignore[comparison-overlap]  # Fresh from `_absent`.
+        return replace(job, result=replace(result, output=None))
+    return job if output is None else replace(job, result=replace(result, output=Raw(output)))
 
 
 # --- Its history ---------------------------------------------------------------------------------
-Packed = tuple[Any, ...]
-"""One event: its offset, its type's code (an unknown type's name), then its fields."""
 Group = list[Any]
-"""The events of one entry on one job: at, actor, cause, correlation, hash, then `Packed` ones.
-The correlation is None where it is the job's id; the hash is empty unless the last event here is
-the entry's last record."""
+"""The events of one entry on one job: at, actor, cause, correlation, hash, then one list an event:
+its offset, its type's code (an unknown type's name), its fields. The correlation is None where it
+is the job's id; the hash is empty unless the last event here is the entry's last record."""
 GROUP_HEAD = 5
 
-_HISTORY: tuple[type[JobEvent | LeasesExtended], ...] = (*JOB_EVENTS, LeasesExtended)
-CODES: dict[type, int] = {kind: code for code, kind in enumerate(_HISTORY)}
-EXTENDED = CODES[LeasesExtended]
+HISTORY: tuple[type[JobEvent | LeasesExtended], ...] = (*JOB_EVENTS, LeasesExtended)
+CODES: dict[type, int] = {kind: code for code, kind in enumerate(HISTORY)}
+_REQUESTED = CODES[JobRequested]
+_EXTENDED = CODES[LeasesExtended]
+_EVENTS: dict[type, _Codec] = {kind: _Codec(kind, skip=1) for kind in JOB_EVENTS}
+_EXTENSION = _Codec(Extension, skip=1)
 
 
-def _plain(offset: int, event: Any) -> Packed:
-    return (offset, CODES[type(event)], *astuple(event)[1:])
+def _packer(kind: type[JobEvent]) -> Callable[[int, Any], list[Any]]:
+    code, pack = CODES[kind], _EVENTS[kind].pack
+    if kind is JobRequested:
+        return lambda offset, event: [offset, code]
+    return lambda offset, event: [offset, code, *pack(event)]
 
 
-def _requested(offset: int, _: JobRequested) -> Packed:
-    return (offset, CODES[JobRequested])
+PACKERS: dict[type, Callable[[int, Any], list[Any]]] = {kind: _packer(kind) for kind in JOB_EVENTS}
 
 
-def _failed(offset: int, event: AttemptFailed) -> Packed:
-    _, *fields, details = astuple(event)
-    return (offset, CODES[AttemptFailed], *fields, None if details is None else bytes(details))
+def pack_extension(offset: int, event: LeasesExtended, extension: Extension) -> list[Any]:
+    return [offset, _EXTENDED, event.runtime_id, *_EXTENSION.pack(extension)]
 
 
-def _succeeded(offset: int, event: JobSucceeded) -> Packed:
-    """`output` becomes whether there is one."""
-    ref = None if event.output_ref is None else astuple(event.output_ref)
-    digest = event.output_hash
-    return (
-        *(offset, CODES[JobSucceeded], event.step, event.fence, event.attempt),
-        *(bytes.fromhex(digest) if _is_hash(digest) else digest, event.output is not UNSET, ref),
-    )
-
-
-PACKERS: dict[type, tuple[int, Callable[[int, Any], Packed] | None]] = {
-    kind: (CODES[kind], None) for kind in JOB_EVENTS
-}
-"""None: offset, code and all fields but the job's id, as they are."""
-PACKERS[JobRequested] = (CODES[JobRequested], _requested)
-PACKERS[AttemptFailed] = (CODES[AttemptFailed], _failed)
-PACKERS[JobSucceeded] = (CODES[JobSucceeded], _succeeded)
-
-
-def pack_event(offset: int, event: JobEvent) -> Packed:
-    _, packer = PACKERS[type(event)]
-    return packer(offset, event) if packer else _plain(offset, event)
-
-
-def pack_extension(offset: int, event: LeasesExtended, extension: Extension) -> Packed:
-    return (
-        *(offset, EXTENDED, event.runtime_id),
-        *(extension.step, extension.fence, extension.until),
-    )
-
-
-def pack_unknown(offset: int, event: Unknown) -> Packed:
-    return (offset, event.type, event.data)
+def pack_unknown(offset: int, event: Unknown) -> list[Any]:
+    return [offset, event.type, event.data]
 
 
 def pack_groups(groups: Sequence[Group]) -> bytes:
     return _encode(groups)
 
 
-class Logical(msgspec.Struct, frozen=True, gc=False):
+LAYOUT = crc32(
+    repr(
+        (
+            _STATE.shape,
+            _REQUEST.shape,
+            [(kind.__name__, _EVENTS[kind].shape) for kind in JOB_EVENTS],
+            _EXTENSION.shape,
+        )
+    ).encode()
+)
+LAYOUT = LAYOUT - (1 << 32) if LAYOUT >= 1 << 31 else LAYOUT
+"""Fits an integer of Postgres."""
+
+
+class Logical(Struct, frozen=True, gc=False):
     """One event of a job's history, unpacked."""
 
     seq: int
@@ -309,32 +352,16 @@ def unpack_groups(job: Job, first_seq: int, packed: bytes) -> Iterator[Logical]:
 def _event(job: Job, code: int | str, fields: list[Any]) -> Event:
     if isinstance(code, str):
         return Unknown(code, job.id, fields[0])
-    kind = _HISTORY[code]
-    if kind is JobRequested:
+    if code == _REQUESTED:
         return job.request
-    if kind is LeasesExtended:
-        runtime_id, step, fence, until = fields
-        extension = Extension(job.id, step, fence, until)
-        return LeasesExtended(job.request.queue, runtime_id, (extension,))
-    if kind is AttemptFailed and fields[-1] is not None:
-        fields[-1] = Raw(fields[-1])
-    if kind is JobSucceeded:
-        return _unpack_success(job, fields)
-    return kind(job.id, *fields)  # type: ignore[call-arg, arg-type]
-
-
-def _unpack_success(job: Job, fields: list[Any]) -> JobSucceeded:
-    step, fence, attempt, digest, inline, ref = fields
-    output = job.result.output if job.result else None
-    return JobSucceeded(
-        job.id,
-        step,
-        fence,
-        attempt,
-        digest.hex() if isinstance(digest, bytes) else digest,
-        (UNSET if output is None else output) if inline else UNSET,
-        None if ref is None else Ref(*ref),
-    )
+    if code == _EXTENDED:
+        extension: Extension = _EXTENSION.unpack(fields[1:], job.id)
+        return LeasesExtended(job.request.queue, fields[0], (extension,))
+    event: Event = _EVENTS[HISTORY[code]].unpack(fields, JobId(job.id))
+    if isinstance(event, JobSucceeded) and event.output is not UNSET:
+        output = job.result.output if job.result else None
+        return replace(event, output=UNSET if output is None else output)
+    return event
 
 
 def json_of(event: Event) -> Raw:
@@ -343,31 +370,3 @@ def json_of(event: Event) -> Raw:
 
 
 _json = msgspec.json.Encoder().encode
-
-
-# --- What no rule of this version writes ---------------------------------------------------------
-INT_MAX = 2**63 - 1
-
-
-def tamed(value: Any) -> Any:
-    """The value with integers and texts that msgpack can hold; for history that is broken."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return max(-INT_MAX, min(INT_MAX, value))
-    if isinstance(value, dict):
-        return {tamed(key): tamed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [tamed(item) for item in value]
-    return value
-
-
-def pack_job_tamed(job: Job) -> bytes:
-    return _encode(tamed(_job_fields(job)))
-
-
-def pack_groups_tamed(groups: Sequence[Group]) -> bytes:
-    return _encode(tamed(groups))
-

@@ -35,10 +35,11 @@ class Migration(Struct, frozen=True):
 
 def migrations() -> tuple[Migration, ...]:
     """Of this version, in order."""
-    found = []
-    for file in files("projections").joinpath("migrations").iterdir():
-        if match := _NAME.fullmatch(file.name):
-            found.append(Migration(int(match[1]), file.name, file.read_text(encoding="utf-8")))
+    found = [
+        Migration(int(match[1]), file.name, file.read_text(encoding="utf-8"))
+        for file in files("projections").joinpath("migrations").iterdir()
+        if (match := _NAME.fullmatch(file.name))
+    ]
     return tuple(sorted(found, key=lambda one: one.number))
 
 

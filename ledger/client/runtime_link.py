@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from math import inf
 from threading import Event, Thread
 
 import structlog
@@ -51,7 +52,7 @@ Give = Callable[[list[Order]], None]
 
 
 class RuntimeLink:
-    """`start`, then `said` and `progressed` from any thread; `drain`, `leave` and `join` at the end.
+    """`start`, then `said` from any thread; `drain`, `leave` and `join` at the end.
 
     Orders for the handlers are given out in this thread. `failure` is what no retry can mend.
     """
@@ -99,9 +100,12 @@ class RuntimeLink:
         self._positions: dict[QueueName, int] = {}
         self._mail: deque[tuple[Held, Ending | ProgressSaid | None]] = deque()
         self._mail_rung = False
+        self._draining = False
         self._leave_by: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakes: dict[QueueName, asyncio.Event] = {}
+        self._waits_for: dict[QueueName, float] = dict.fromkeys(self._sessions, -inf)
+        """When the speaker of a queue will look by itself; -inf while it does not wait."""
         self._thread = Thread(target=self._run, name="ledger-runtime", daemon=True)
 
     # --- From other threads ----------------------------------------------------------------------
@@ -117,22 +121,24 @@ class RuntimeLink:
 
     def drain(self) -> None:
         """Take no more jobs."""
+        self._draining = True
         self._call(self._drain)
 
     def leave(self, seconds: float) -> None:
         """Give back what still runs, and end once all is acknowledged, or when the time is up."""
-        self._call(self._leave, monotonic() + seconds)
+        self._leave_by = monotonic() + seconds
+        self._call(self._leave)
 
     def join(self, seconds: float) -> bool:
         """Whether the thread has ended in time."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _call(self, what: Callable[..., None], *given: object) -> None:
+    def _call(self, what: Callable[[], None]) -> None:
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # It has ended meanwhile.
-                loop.call_soon_threadsafe(what, *given)
+                loop.call_soon_threadsafe(what)
 
     # --- In the thread ---------------------------------------------------------------------------
     def _run(self) -> None:
@@ -147,7 +153,12 @@ class RuntimeLink:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._wakes = {queue: asyncio.Event() for queue in self._sessions}
+        # What was asked before there was a loop to call.
         self._collect()
+        if self._draining:
+            self._drain()
+        if self._leave_by is not None:
+            self._leave()
         failures = 0
         while not self._is_over():
             began = monotonic()
@@ -204,10 +215,13 @@ class RuntimeLink:
             if self._leave_by is not None and (session.settled or now >= self._leave_by):
                 await self._send(outbox, partition, session, session.last_beat(now))
                 return
-            pause = max(session.due_at(), not_before) - now
+            due = session.due_at()
+            pause = max(due, not_before) - now
             if pause > 0:
+                self._waits_for[queue] = due if due > not_before else -inf
                 await _woken(wake, min(pause, session.look_at() - now, WATCH_SECONDS))
                 continue
+            self._waits_for[queue] = -inf
             said = session.speak(now, self._free_for(session))
             await self._send(outbox, partition, session, said)
             busy = isinstance(said, Report) and len(said.reports) >= BUSY_WORDS
@@ -279,7 +293,9 @@ class RuntimeLink:
     async def _wait_for_inbox(self, topic: str) -> None:
         """The owner makes it when it first hears a runtime of the queue."""
         async with Admin(self._connection) as admin:
-            while topic not in await admin.find([topic]):
+            while True:
+                if topic in await admin.find([topic]):
+                    return
                 await asyncio.sleep(INBOX_LOOK_SECONDS)
 
     def _read(self, session: QueueSession, intake: Intake) -> None:
@@ -330,19 +346,18 @@ class RuntimeLink:
         self._wake_due()
 
     def _wake_due(self) -> None:
-        now = monotonic()
         for queue, session in self._sessions.items():
-            if min(session.due_at(), session.look_at()) <= now or self._may_offer_more(session):
+            self._offer_more(session)
+            is_due = min(session.due_at(), session.look_at()) < self._waits_for[queue]
+            if is_due or self._leave_by is not None:
                 self._wakes[queue].set()
 
-    def _may_offer_more(self, session: QueueSession) -> bool:
+    def _offer_more(self, session: QueueSession) -> None:
         """A slot that another queue gave up."""
         if len(self._sessions) == 1 or session.draining or not session.is_served:
-            return False
-        if self._free_for(session) <= session.offered:
-            return False
-        session.hurry()
-        return True
+            return
+        if self._free_for(session) > session.offered:
+            session.hurry()
 
     def _tick(self) -> None:
         now = monotonic()
@@ -361,8 +376,7 @@ class RuntimeLink:
             session.drain()
         self._wake_all()
 
-    def _leave(self, by: float) -> None:
-        self._leave_by = by
+    def _leave(self) -> None:
         for session in self._sessions.values():
             session.drain()
             session.abandon()

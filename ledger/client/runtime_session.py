@@ -121,13 +121,13 @@ class Held:
         "word",
     )
 
-    def __init__(self, session: QueueSession, item: AssignedItem, body: JobBody) -> None:
+    def __init__(self, session: QueueSession, item: AssignedItem, job: Raw, body: JobBody) -> None:
         self.session: Final = session
         self.job_id: Final[JobId] = item.job_id
         self.fence: Final[Fence] = item.fence
         self.step: Final[StepName] = item.step
         self.attempt: Final = item.attempt
-        self.job: Final = item.job
+        self.job: Final = job
         self.body: Final = body
         self.ends_at = -inf
         """When the lease ends by what was answered, counted from when it was asked."""
@@ -331,8 +331,9 @@ class QueueSession:
         return orders
 
     def _hold(self, item: AssignedItem, asked_at: float, now: float, orders: list[Order]) -> None:
-        body = _body_of(item.job)
-        held = Held(self, item, body)
+        job = item.job.copy()  # It would keep the record of all assignments alive.
+        body = _body_of(job)
+        held = Held(self, item, job, body)
         self._held[item.job_id, item.fence] = held
         self.occupied += 1
         held.ends_at = asked_at + item.lease_seconds

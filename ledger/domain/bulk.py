@@ -17,6 +17,7 @@ from ledger.domain.events import (
     BulkPartStarted,
     BulkStarted,
     Event,
+    JobRequested,
 )
 from ledger.domain.ids import LEDGER_QUEUE, JobId
 from ledger.domain.partition import Partition
@@ -24,11 +25,10 @@ from ledger.domain.rejections import Rejected, Rejection
 
 JOBS_MAX = 1000
 """Jobs that one entry of a bulk operation moves, at most: a turn stays short."""
-EMPTY = Where()
 
 
 def start(partition: Partition, command: CancelJobs, asked: Asked) -> BulkStarted | Rejected:
-    if command.where == EMPTY:
+    if not _says_which(command.where):
         return Rejected(
             Rejection.VALIDATION_FAILED,
             "say which jobs: an empty `where` is none",
@@ -63,14 +63,17 @@ def start_part(partition: Partition, command: CancelPart, requests_end: int) -> 
 
 
 def selected(partition: Partition, operation_id: str) -> list[JobId]:
-    """Open jobs that the operation is to cancel and that are not cancelling yet."""
+    """Open jobs that the operation is to cancel: those that are not cancelling yet, and can be."""
     where = partition.bulk_parts[operation_id].where
     return [
-        job.id
-        for job in partition.jobs.values()
-        if job.cancel is None
-        and matches(where.queue, where.types, where.labels, where.scope, job.request)
+        job_id
+        for job_id, job in partition.jobs.items()
+        if job.cancel is None and job.request.cancel_supported and covers(where, job.request)
     ]
+
+
+def covers(where: Where, job: JobRequested) -> bool:
+    return matches(where.queue, where.types, where.labels, where.scope, job)
 
 
 def advanced(operation_id: str, matched: int) -> BulkPartAdvanced:
@@ -97,3 +100,8 @@ def confirm(partition: Partition, command: ConfirmPart) -> tuple[Event, ...]:
         return (confirmed,)
     matched = command.matched + sum(operation.confirmed.values())
     return (confirmed, BulkEnded(LEDGER_QUEUE, command.operation_id, matched))
+
+
+def _says_which(where: Where) -> bool:
+    """Whether it has a condition at all: `labels: {}` is none, and would be all jobs."""
+    return bool(where.queue or where.types or where.labels) or where.scope is not None

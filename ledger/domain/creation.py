@@ -10,10 +10,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from ledger.domain.canonical import sha256_hex
-from ledger.domain.commands import RequestJob, RerunJob, RetryAsk, Template
+from ledger.domain.commands import SECONDS_MAX, RequestJob, RerunJob, RetryAsk, Template
 from ledger.domain.events import JobRequested, Labels
 from ledger.domain.failures import Retry
 from ledger.domain.ids import Micros, QueueName, micros, micros_of, new_job_id
+from ledger.domain.pointers import point
 from ledger.domain.rejections import Rejected, Rejection
 
 NO_TEMPLATE = Template()
@@ -32,7 +33,14 @@ _ALWAYS_ALLOWED = frozenset(
         "template_version",
     }
 )
-_OPTIONAL = tuple(name for name in RequestJob.__struct_fields__ if name not in _ALWAYS_ALLOWED)
+_OPTIONAL = tuple(
+    (field.name, field.default)
+    for field in msgspec.structs.fields(RequestJob)
+    if field.name not in _ALWAYS_ALLOWED
+)
+"""Fields that a template must allow, each with the value that says it is absent."""
+AHEAD_US_MAX = micros(SECONDS_MAX)
+"""How far ahead a job may be put off: what a duration may be."""
 
 
 class Pinned(Struct, frozen=True, gc=False):
@@ -42,41 +50,62 @@ class Pinned(Struct, frozen=True, gc=False):
     template: Template
 
 
+class Key(Struct, frozen=True, gc=False):
+    """An idempotency key as it is compared and remembered: digests of 16 bytes, as hex."""
+
+    digest: str
+    """Over the key and what the declared scope points to."""
+    content: str
+    """Over all that the request asks for."""
+    window_us: int
+    """How long it is remembered."""
+
+
 def resolve(
-    request: RequestJob, pinned: Pinned | None, *, seed: str, at: Micros, order: int
+    request: RequestJob,
+    pinned: Pinned | None,
+    key: Key | None,
+    *,
+    seed: str,
+    at: Micros,
+    order: int,
 ) -> JobRequested | Rejected:
-    """The fact that `request` asks for. `seed` is its command's id; `order` its place at the tail."""
-    template = pinned.template if pinned else NO_TEMPLATE
-    if wrong := _wrong(request, template if pinned else None):
+    """The fact that a request comes to. `seed` is its command's id, `order` a place at the tail."""
+    template = NO_TEMPLATE if pinned is None else pinned.template
+    if wrong := _wrong(request, None if pinned is None else template, at):
         return wrong
-    digest = key_digest(request, template.idempotency_scope)
-    job_id = new_job_id(request.queue, at, (digest or seed).encode())
-    start_timeout = _given(request.start_timeout_seconds, template.start_timeout_seconds)
+    seed = seed if key is None else key.digest
+    ask = request
+    priority = template.priority if ask.priority is UNSET else ask.priority
+    timeout = template.timeout_seconds if ask.timeout_seconds is UNSET else ask.timeout_seconds
+    lease = template.lease_seconds if ask.lease_seconds is UNSET else ask.lease_seconds
+    start_timeout = _given(ask.start_timeout_seconds, template.start_timeout_seconds)
+    result_ttl = _given(ask.result_ttl_seconds, template.result_ttl_seconds)
     return JobRequested(
-        job_id=job_id,
-        queue=request.queue,
-        type=request.type,
-        payload=EMPTY if request.payload is UNSET else request.payload,
-        ready_at=_ready_at(request, at),
+        job_id=new_job_id(ask.queue, at, seed.encode()),
+        queue=ask.queue,
+        type=ask.type,
+        payload=EMPTY if ask.payload is UNSET else ask.payload,
+        ready_at=_ready_at(ask, at),
         order=order,
-        priority=_given(request.priority, template.priority),
-        labels=_given(request.labels, {}),
-        scope=_given(request.scope, None),
-        idempotency_key=request.idempotency_key,
-        key_digest=digest,
-        content_digest=content_digest(request) if digest else None,
-        key_until=Micros(at + micros(template.idempotency_seconds)) if digest else None,
-        template_version=pinned.version if pinned else None,
-        timeout_us=micros(_given(request.timeout_seconds, template.timeout_seconds)),
-        lease_us=micros(_given(request.lease_seconds, template.lease_seconds)),
+        priority=priority,
+        labels={} if ask.labels is UNSET else ask.labels,
+        scope=None if ask.scope is UNSET else ask.scope,
+        idempotency_key=ask.idempotency_key,
+        key_digest=None if key is None else key.digest,
+        content_digest=None if key is None else key.content,
+        key_until=None if key is None else Micros(at + key.window_us),
+        template_version=None if pinned is None else pinned.version,
+        timeout_us=micros(timeout),
+        lease_us=micros(lease),
         start_timeout_us=_micros(start_timeout),
-        retry=merged_retry(template.retry, request.retry),
+        retry=merged_retry(template.retry, ask.retry),
         cancel_supported=template.cancel.supported,
         grace_us=micros(template.cancel.grace_seconds),
         exhausted_as=template.exhausted_as,
-        result_ttl_us=_micros(_given(request.result_ttl_seconds, template.result_ttl_seconds)),
-        failed_ttl_us=_micros(_given(request.failed_ttl_seconds, None)),
-        payload_ref=request.payload_ref,
+        result_ttl_us=_micros(result_ttl),
+        failed_ttl_us=_micros(_given(ask.failed_ttl_seconds, None)),
+        payload_ref=ask.payload_ref,
     )
 
 
@@ -102,19 +131,26 @@ def rerun(
     )
 
 
-def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str | None:
-    """16 bytes, as hex, over the key and what the declared scope points to; None without a key.
-
-    A queue lies in one partition with others, so its name always belongs to the key.
-    """
+def key_of(request: RequestJob, template: Template) -> Key | None:
+    """None without a key. Raises `UnsafeInteger` where the payload has no canonical form."""
     if request.idempotency_key is None:
         return None
-    values = [[pointer, point(request, pointer)] for pointer in scope]
+    digest = key_digest(request, template.idempotency_scope)
+    return Key(digest, content_digest(request), micros(template.idempotency_seconds))
+
+
+def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str:
+    """A queue lies in one partition with others, so its name always belongs to the key. What a
+    pointer does not find is equal only to itself: the same request has the same key."""
+    values = [
+        [pointer] if (found := point(request, pointer)) is UNSET else [pointer, found]
+        for pointer in scope
+    ]
     return _digest([request.queue, values, request.idempotency_key])
 
 
 def content_digest(request: RequestJob) -> str:
-    """16 bytes, as hex, over all that the request asks for, its payload as RFC 8785 bytes."""
+    """Over all that the request asks for, its payload as RFC 8785 bytes."""
     payload_hash = request.payload_hash
     if payload_hash is None:
         payload = EMPTY if request.payload is UNSET else request.payload
@@ -123,24 +159,10 @@ def content_digest(request: RequestJob) -> str:
     return _digest(asked)
 
 
-def point(request: RequestJob, pointer: str) -> Any:
-    """What an RFC 6901 pointer finds in the request's JSON; None where it finds nothing."""
-    field, *rest = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    found: Any = getattr(request, field, None)
-    if isinstance(found, Raw):
-        found = msgspec.json.decode(found)
-    for part in rest:
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            return None
-    return None if found is UNSET else found
-
-
 def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
     """The request's words over the template's over the defaults."""
+    if request is UNSET and template is NO_TEMPLATE.retry:
+        return _DEFAULT_RETRY
     merged: dict[str, Any] = {}
     for ask in (template, request):
         if ask is UNSET:
@@ -176,16 +198,16 @@ def matches(
     return labels is None or all(job.labels.get(k) == v for k, v in labels.items())
 
 
-def _wrong(request: RequestJob, template: Template | None) -> Rejected | None:
-    if request.run_at is not None and request.delay_seconds is not None:
-        return _invalid("/delay_seconds", "run_at and delay_seconds exclude each other")
+def _wrong(request: RequestJob, template: Template | None, at: Micros) -> Rejected | None:
+    if request.run_at is not None:
+        if request.delay_seconds is not None:
+            return _invalid("/delay_seconds", "run_at and delay_seconds exclude each other")
+        if micros_of(request.run_at) > at + AHEAD_US_MAX:
+            return _invalid("/run_at", "more than ten years ahead")
     if template is None:
         return None
-    if not template.enabled:
-        return Rejected(Rejection.TEMPLATE_DISABLED, f"the template {request.type} is disabled")
-    for name in _OPTIONAL:
-        given = getattr(request, name)
-        if given is not UNSET and given is not None and name not in template.overridable:
+    for name, absent in _OPTIONAL:
+        if name not in template.overridable and getattr(request, name) is not absent:
             return _invalid(
                 f"/{name}", f"the template {request.type} does not let it be overridden"
             )
@@ -199,7 +221,7 @@ def _invalid(pointer: str, detail: str) -> Rejected:
 def _ready_at(request: RequestJob, at: Micros) -> Micros:
     if request.run_at is not None:
         return Micros(max(at, micros_of(request.run_at)))
-    return Micros(at + micros(request.delay_seconds or 0))
+    return Micros(at + micros(request.delay_seconds)) if request.delay_seconds else at
 
 
 def _given(value: Any, default: Any) -> Any:

@@ -18,9 +18,10 @@ from ledger.domain.events import (
     RetryScheduled,
 )
 from ledger.domain.failures import (
-    ENDED_BECAUSE,
+    BY_THE_CLOCK,
     JOB_TIMEOUT,
     LEASE_EXPIRED,
+    MESSAGES,
     START_TIMEOUT,
     WAIT_TIMEOUT,
     is_retryable,
@@ -28,6 +29,8 @@ from ledger.domain.failures import (
 )
 from ledger.domain.ids import Micros
 from ledger.domain.job import Job, Leased, Pending, Running, Settled, Step, Waiting
+
+NEVER = Micros(1 << 62)
 
 
 def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
@@ -37,26 +40,30 @@ def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
     """
     if job.end is not None:
         return None
-    instants = [start_by] if (start_by := _start_deadline(job)) is not None else []
+    asked = job.request
+    when = NEVER
+    if asked.start_timeout_us is not None and (start_by := _start_deadline(job)) is not None:
+        when = start_by
     if job.cancel is not None:
-        instants.append(_grace_end(job, floor))
+        when = min(when, _grace_end(job, floor))
     for step in job.steps:
         match step.phase:
-            case Pending(ready_at=ready_at):
-                if ready_at > at:
-                    instants.append(ready_at)
             case Leased(lease=lease):
-                instants.append(_silence_end(lease.since, lease.until, floor, job.request.lease_us))
+                end = _silence_end(lease.since, lease.until, floor, asked.lease_us)
             case Running(lease=lease, deadline=deadline):
-                silent = _silence_end(lease.since, lease.until, floor, job.request.lease_us)
-                instants.append(min(silent, deadline))
+                end = _silence_end(lease.since, lease.until, floor, asked.lease_us)
+                end = min(end, deadline)
+            case Pending(ready_at=ready_at):
+                end = ready_at if ready_at > at else NEVER
             case Waiting(lease=lease, until=until):
-                instants.append(_silence_end(lease.since, until, floor, job.request.lease_us))
+                end = _silence_end(lease.since, until, floor, asked.lease_us)
             case Settled():
-                pass
+                end = NEVER
             case _:
                 assert_never(step.phase)
-    return Micros(min(instants)) if instants else None
+        if end < when:
+            when = end
+    return None if when == NEVER else when
 
 
 def expire(job: Job, at: Micros, floor: Micros, order: int) -> tuple[JobEvent, ...]:
@@ -102,7 +109,7 @@ def _expire_attempt(
     assert isinstance(phase, Leased | Running | Waiting)
     retryable = is_retryable(job.request.retry, code, None)
     expired = AttemptExpired(
-        job.id, step.name, phase.lease.fence, step.attempt, code, ENDED_BECAUSE[code], retryable
+        job.id, step.name, phase.lease.fence, step.attempt, code, MESSAGES[code], retryable
     )
     return (expired, after_attempt(job, step, code, retryable, at, order))
 
@@ -124,7 +131,7 @@ def after_attempt(
         ready_at = retry_at(retry, job.id, step.attempt, at, after_us)
         place = order if retry.position == "tail" else job.order
         return RetryScheduled(job.id, step.name, ready_at, place)
-    if code in ENDED_BECAUSE and job.request.exhausted_as == "expired":
+    if code in BY_THE_CLOCK and job.request.exhausted_as == "expired":
         return JobExpired(job.id, code)
     return JobFailed(job.id, code)
 
@@ -138,7 +145,8 @@ def _start_deadline(job: Job) -> Micros | None:
 
 def _grace_end(job: Job, floor: Micros) -> Micros:
     cancel = job.cancel
-    assert cancel is not None and cancel.deadline is not None
+    if cancel is None or cancel.deadline is None:
+        return NEVER
     return _silence_end(cancel.requested_at, cancel.deadline, floor, job.request.grace_us)
 
 

@@ -9,8 +9,9 @@ a fold consults no policy and no clock.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.domain.failures import Retry
@@ -276,6 +277,9 @@ class CommandRejected(Struct, frozen=True, gc=False, omit_defaults=True):
     runtime_id: RuntimeId | None = None
     count: int = 1
     """How many equal ones it stands for."""
+    job_status: str | None = None
+    pointer: str | None = None
+    """JSON pointer to the field that is wrong."""
 
 
 class CommandDuplicated(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -429,6 +433,17 @@ JOB_EVENTS: tuple[type[JobEvent], ...] = JobEvent.__args__
 QUEUE_EVENTS: tuple[type[QueueEvent], ...] = QueueEvent.__args__
 TYPES: dict[str, type[JobEvent | QueueEvent]] = {t.TYPE: t for t in (*JOB_EVENTS, *QUEUE_EVENTS)}
 """Every type of this version by its name on the wire."""
+
+
+T = TypeVar("T")
+
+
+def decoded(content: Raw, kind: type[T]) -> T | None:
+    """What an event carries as JSON of its own; None: of a form that this version does not know."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def type_of(event: Event) -> str:

@@ -1,9 +1,8 @@
-"""A job: the fold of its events. `evolve` is one step of the fold; `status` says where it stands."""
+"""A job: the fold of its events. `evolve` is one step of it, `status` says where the job stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Literal, assert_never
 
 from msgspec import UNSET, Raw, Struct
@@ -30,93 +29,22 @@ from ledger.domain.events import (
     WaitStarted,
 )
 from ledger.domain.failures import MESSAGES, Failure
-from ledger.domain.ids import MAIN, Fence, JobId, Micros, RuntimeId, Session, StepName
-
-
-class Status(StrEnum):
-    """Where a job stands."""
-
-    PENDING = "pending"
-    """Waits to be leased. Surprising: also while its `ready_at` lies ahead."""
-    LEASED = "leased"
-    """Given to a runtime that has not started it. Moved by start, or by its lease's end."""
-    RUNNING = "running"
-    WAITING = "waiting"
-    """Given up for an external completion. Holds no lease, and its fence is still good."""
-    CANCELLING = "cancelling"
-    """Its runtime was asked to stop. Surprising: a result that arrives now still wins."""
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    """Ended by the clock: never started in time. An attempt that expires is only an event."""
-
+from ledger.domain.ids import MAIN, Fence, JobId, Micros
+from ledger.domain.steps import CURRENT, LIVE
+from ledger.domain.steps import Lease as Lease
+from ledger.domain.steps import Leased as Leased
+from ledger.domain.steps import Pending as Pending
+from ledger.domain.steps import Phase as Phase
+from ledger.domain.steps import Progress as Progress
+from ledger.domain.steps import Running as Running
+from ledger.domain.steps import Settled as Settled
+from ledger.domain.steps import Status as Status
+from ledger.domain.steps import Step as Step
+from ledger.domain.steps import Waiting as Waiting
+from ledger.domain.steps import held_lease as held_lease
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 EndStatus = Literal[Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED]
-
-
-# --- Phases of a step: impossible combinations cannot be written ---------------------------------
-class Lease(Struct, frozen=True, gc=False):
-    runtime_id: RuntimeId
-    session: Session
-    number: int
-    fence: Fence
-    since: Micros
-    until: Micros
-    """Where it ends if nothing is heard; it ends by its event, never by the instant alone."""
-
-
-class Pending(Struct, frozen=True, gc=False, tag="pending"):
-    ready_at: Micros
-
-
-class Leased(Struct, frozen=True, gc=False, tag="leased"):
-    lease: Lease
-
-
-class Running(Struct, frozen=True, gc=False, tag="running"):
-    lease: Lease
-    deadline: Micros
-
-
-class Waiting(Struct, frozen=True, gc=False, tag="waiting"):
-    lease: Lease
-    """The one that was given up: who may complete, and under which fence."""
-    until: Micros
-
-
-class Settled(Struct, frozen=True, gc=False, tag="settled"):
-    status: Status
-
-
-Phase = Pending | Leased | Running | Waiting | Settled
-EndedHow = Literal["", "succeeded", "failed", "released"]
-
-
-class Progress(Struct, frozen=True, gc=False):
-    percent: float | None
-    phase: str | None
-    message: str | None
-    at: Micros
-
-
-class Step(Struct, frozen=True, gc=False):
-    """The unit of leasing. `attempt` counts grants not given back: 0 before the first."""
-
-    name: StepName
-    phase: Phase
-    attempt: int = 0
-    started_at: Micros | None = None
-    """Of the latest attempt that started."""
-    finished_at: Micros | None = None
-    failure: Failure | None = None
-    progress: Progress | None = None
-    ended_fence: Fence = Fence(0)
-    """Of the last attempt that ended by its runtime's own word, so that saying it again is no
-    news. An attempt that expired leaves it alone: what its runtime still says is stale."""
-    ended_how: EndedHow = ""
-    """That word: only the same one is no news."""
 
 
 class Cancel(Struct, frozen=True, gc=False):
@@ -160,6 +88,10 @@ class Job(Struct, frozen=True, gc=False):
     def id(self) -> JobId:
         return self.request.job_id
 
+    def with_opaque(self) -> Job:
+        """One more event that this reader cannot fold."""
+        return replace(self, opaque=self.opaque + 1, version=self.version + 1)
+
 
 class Misfit(Struct, frozen=True, gc=False):
     """History that no rule of this version writes. Counted by whoever folds; changes nothing."""
@@ -189,20 +121,11 @@ def status(job: Job) -> Status:
             assert_never(phase)
 
 
-_LIVE = (Leased, Running)
-_CURRENT = (Leased, Running, Waiting)
-
-
-def held_lease(step: Step) -> Lease | None:
-    """The lease that is live by the record; None while pending, waiting or settled."""
-    return step.phase.lease if isinstance(step.phase, _LIVE) else None
-
-
 def quoted_step(job: Job, fence: Fence) -> Step | None:
     """The step whose current attempt `fence` names; a waiting one's is good, too."""
     for step in job.steps:
         phase = step.phase
-        if isinstance(phase, _CURRENT) and phase.lease.fence == fence:
+        if isinstance(phase, CURRENT) and phase.lease.fence == fence:
             return step
     return None
 
@@ -298,7 +221,7 @@ def _current(job: Job, event: OfAttempt) -> Step | None:
     for step in job.steps:
         if step.name == event.step:
             phase = step.phase
-            current = isinstance(phase, _CURRENT) and phase.lease.fence == event.fence
+            current = isinstance(phase, CURRENT) and phase.lease.fence == event.fence
             return step if current else None
     return None
 
@@ -356,7 +279,7 @@ def _released(job: Job, event: LeaseReleased, at: Micros) -> Job | Misfit:
 
 def _gave_up(job: Job, event: WaitStarted) -> Job | Misfit:
     step = _current(job, event)
-    if step is None or not isinstance(step.phase, _LIVE):
+    if step is None or not isinstance(step.phase, LIVE):
         return _misfit(event, job)
     return _put(job, step, replace(step, phase=Waiting(step.phase.lease, event.until)))
 

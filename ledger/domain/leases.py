@@ -34,36 +34,24 @@ from ledger.domain.events import (
     Extension,
     JobCancelled,
     JobEvent,
-    JobProgressed,
     JobSucceeded,
     LeaseGranted,
     LeaseReleased,
     Ref,
     WaitStarted,
 )
-from ledger.domain.failures import is_retryable
-from ledger.domain.ids import NO_SESSION, SECOND, Fence, Micros, RuntimeId, Session, micros
-from ledger.domain.job import (
-    Job,
-    Leased,
-    Misfit,
-    Pending,
-    Running,
-    Step,
-    Waiting,
-    evolve,
-    held_lease,
-    quoted_step,
-    status,
-)
+from ledger.domain.failures import RELEASED, is_retryable
+from ledger.domain.ids import NO_SESSION, Fence, Micros, RuntimeId, Session, micros, rfc3339
+from ledger.domain.job import Job, Misfit, evolve, quoted_step, status
+from ledger.domain.progress import merged, progressed
 from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.steps import EndedHow, Leased, Pending, Status, Step, Waiting, held_lease
+from ledger.domain.strict_json import UnsafeInteger
 
 RELEASES_MAX = 100
 """That many releases of a job spend no attempt; after them each does."""
 EXTENSIONS_MAX = 5
 """An HTTP heartbeat is recorded at most this often within the length of a lease."""
-PROGRESS_PERIOD = SECOND
-"""Progress of a step is recorded at most once in this time."""
 
 Events = tuple[JobEvent, ...]
 NOTHING_NEW: Events = ()
@@ -103,15 +91,18 @@ def lock(job: Job, command: LockJob, at: Micros) -> Decision:
         return Rejected(
             Rejection.VALIDATION_FAILED, f"the job has no step {wanted}", job.id, pointer="/step"
         )
-    if job.cancel is None:
-        for step in steps:
-            if isinstance(step.phase, Pending) and step.phase.ready_at <= at:
-                return (grant(job, step, command.runtime_id, at),)
-        for step in steps:
-            if held := held_lease(step):
-                return _refused(
-                    Rejection.JOB_ALREADY_LOCKED, job, f"{held.runtime_id} holds the lease"
-                )
+    if job.cancel is not None:
+        return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is {status(job)}")
+    for step in steps:
+        if isinstance(step.phase, Pending) and step.phase.ready_at <= at:
+            return (grant(job, step, command.runtime_id, at),)
+    for step in steps:
+        if held := held_lease(step):
+            return _refused(Rejection.JOB_ALREADY_LOCKED, job, f"{held.runtime_id} holds the lease")
+    for step in steps:
+        if isinstance(step.phase, Pending):
+            ready_at = rfc3339(step.phase.ready_at)
+            return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is not due before {ready_at}")
     return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is {status(job)}")
 
 
@@ -137,16 +128,20 @@ def grant(
 
 
 # --- Holding it ----------------------------------------------------------------------------------
-def heartbeat(job: Job, command: Heartbeat, at: Micros) -> Held | Rejected:
+def heartbeat(
+    job: Job, command: Heartbeat, at: Micros, deferred: ProgressSaid | None = None
+) -> Held | Rejected:
+    """`deferred` is progress said before, within a second of what is recorded."""
     step = _current(job, command.fence)
     if isinstance(step, Rejected):
         return step
     lease = held_lease(step)
     if lease is None:
-        return _refused(Rejection.LEASE_STALE, job, "the lease was given up")
+        return _given_up(job)
     events: Events = started(job, step, at) if command.start else NOTHING_NEW
     if command.progress is not None:
-        events += progressed(job, step, command.progress, at)
+        said = merged(deferred, command.progress)
+        events += progressed(job, step, command.fence, said, at)
     return Held(events, extension(job, step, at, job.request.lease_us // EXTENSIONS_MAX))
 
 
@@ -159,30 +154,14 @@ def extension(job: Job, step: Step, at: Micros, least: int) -> Extension | None:
     return Extension(job.id, step.name, lease.fence, until)
 
 
-def progress(job: Job, command: ReportProgress, at: Micros) -> Decision:
+def progress(
+    job: Job, command: ReportProgress, at: Micros, deferred: ProgressSaid | None = None
+) -> Decision:
     step = _current(job, command.fence)
     if isinstance(step, Rejected):
         return step
-    said = ProgressSaid(command.percent, command.phase, command.message)
-    return started(job, step, at) + progressed(job, step, said, at)
-
-
-def progressed(job: Job, step: Step, said: ProgressSaid, at: Micros) -> Events:
-    """At most one fact a second, and never back within an attempt."""
-    last = step.progress
-    percent = said.percent
-    if last is not None:
-        if at - last.at < PROGRESS_PERIOD:
-            return NOTHING_NEW
-        if percent is not None and last.percent is not None:
-            percent = max(percent, last.percent)
-        if percent is None:
-            percent = last.percent
-        if (percent, said.phase, said.message) == (last.percent, last.phase, last.message):
-            return NOTHING_NEW
-    phase = step.phase
-    assert isinstance(phase, Leased | Running | Waiting)
-    return (JobProgressed(job.id, step.name, phase.lease.fence, percent, said.phase, said.message),)
+    said = merged(deferred, ProgressSaid(command.percent, command.phase, command.message))
+    return started(job, step, at) + progressed(job, step, command.fence, said, at)
 
 
 def started(job: Job, step: Step, at: Micros) -> Events:
@@ -198,13 +177,13 @@ def started(job: Job, step: Step, at: Micros) -> Events:
 def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
     """One word on one job. `order` is the place behind all that wait, for a retry at the tail."""
     match word:
-        case SubmitResult() | ReportedResult():
-            return _result(job, word, at)
-        case FailAttempt() | ReportedFailure():
-            return _fail(job, word, at, order)
-        case StartAttempt() | ReportedStart():
+        case ReportedStart() | StartAttempt():
             step = _current(job, word.fence)
             return step if isinstance(step, Rejected) else started(job, step, at)
+        case ReportedResult() | SubmitResult():
+            return _result(job, word, at)
+        case ReportedFailure() | FailAttempt():
+            return _fail(job, word, at, order)
         case ReleaseLease() | ReportedRelease():
             return _release(job, word, at, order)
         case WaitForCompletion() | ReportedWait():
@@ -216,12 +195,19 @@ def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
 
 
 def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decision:
-    output_hash = hash_of(word.output, word.output_ref, word.output_hash)
+    output_hash = word.output_hash
+    if output_hash is None:
+        try:
+            output_hash = hash_of(word.output, word.output_ref, None)
+        except UnsafeInteger as error:
+            return _invalid(job, f"/output{error.pointer}", str(error))
     if job.end is not None:
         return refuse_result_on_closed(job, output_hash)
     step = _current(job, word.fence)
     if isinstance(step, Rejected):
         return step
+    if word.output_ref is not None and word.output is not UNSET:
+        return _invalid(job, "/output_ref", "output and output_ref exclude each other")
     done = JobSucceeded(
         job.id, step.name, word.fence, step.attempt, output_hash, word.output, word.output_ref
     )
@@ -238,7 +224,7 @@ def hash_of(output: Raw | UnsetType, ref: Ref | None, given: str | None) -> str:
 
 
 def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int) -> Decision:
-    if said_before(job, word.fence) and job.end is None:
+    if job.end is None and _ended_before(job, word.fence, "failed"):
         return NOTHING_NEW
     step = _current(job, word.fence)
     if isinstance(step, Rejected):
@@ -260,18 +246,20 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
 
 
 def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: int) -> Decision:
-    if said_before(job, word.fence) and job.end is None:
+    if job.end is None and _ended_before(job, word.fence, "released"):
         return NOTHING_NEW
     step = _current(job, word.fence)
     if isinstance(step, Rejected):
         return step
+    if held_lease(step) is None:
+        return _given_up(job)
     spent = job.releases >= RELEASES_MAX
     released = LeaseReleased(job.id, step.name, word.fence, word.reason, spent)
     if job.cancel is not None:
         cancelled = JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by)
         return (released, cancelled)
     if spent and step.attempt >= job.request.retry.max_attempts:
-        return (released, after_attempt(job, step, "RELEASED", False, at, order))
+        return (released, after_attempt(job, step, RELEASED, False, at, order))
     return (released,)
 
 
@@ -301,6 +289,14 @@ def refuse_closed(job: Job) -> Rejected | None:
     return _refused(Rejection.JOB_CLOSED, job, f"the job has ended: {job.end}")
 
 
+def refuse_other_version(job: Job, wanted: int | None) -> Rejected | None:
+    if wanted is None or wanted == job.version:
+        return None
+    return _refused(
+        Rejection.PRECONDITION_FAILED, job, f"the job has version {job.version}, not {wanted}"
+    )
+
+
 def refuse_result_on_closed(job: Job, output_hash: str) -> Decision:
     """The same result again is no news; another is told that it came too late."""
     if job.result is None:
@@ -326,9 +322,37 @@ def _current(job: Job, fence: Fence) -> Step | Rejected:
     )
 
 
-def said_before(job: Job, fence: Fence) -> bool:
-    """Whether the attempt under `fence` has ended by its runtime's own word already."""
-    return any(step.ended_fence == fence for step in job.steps) and fence > 0
+def _given_up(job: Job) -> Rejected:
+    return _refused(
+        Rejection.LEASE_STALE, job, "the lease was given up: its fence is good for the outcome only"
+    )
+
+
+def _ended_before(job: Job, fence: Fence, how: EndedHow) -> bool:
+    """Whether the attempt under `fence` has ended by this very word already."""
+    return any(step.ended_fence == fence and step.ended_how == how for step in job.steps)
+
+
+def said_again(job: Job, word: Word) -> bool:
+    """Whether a word of a report was said, and counted, before: the report was sent again.
+
+    A result is not among them: whether it is the same one is for its rule to say.
+    """
+    match word:
+        case ReportedStart() | ReportedWait():
+            return any(step.ended_fence == word.fence > 0 for step in job.steps)
+        case ReportedFailure():
+            return _ended_before(job, word.fence, "failed")
+        case ReportedRelease():
+            return _ended_before(job, word.fence, "released")
+        case ReportedCancel():
+            return job.end is Status.CANCELLED and job.fence == word.fence
+        case _:
+            return False
+
+
+def _invalid(job: Job, pointer: str, detail: str) -> Rejected:
+    return Rejected(Rejection.VALIDATION_FAILED, detail, job.id, status(job), pointer)
 
 
 def _refused(code: Rejection, job: Job, detail: str) -> Rejected:

@@ -3,14 +3,8 @@ that hold them are not: `apply` moves them by one entry, in place, and never rai
 
 from __future__ import annotations
 
-from collections import Counter
-
-import msgspec
-from msgspec import Struct
-
 from ledger.domain import deadlines
-from ledger.domain.commands import ProgressSaid, Template, Where
-from ledger.domain.creation import Pinned
+from ledger.domain.commands import ProgressSaid
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
@@ -27,6 +21,7 @@ from ledger.domain.events import (
     InputLost,
     InputQuarantined,
     JobEvent,
+    JobProgressed,
     JobRequested,
     LeaseGranted,
     LeasesExtended,
@@ -36,92 +31,25 @@ from ledger.domain.events import (
     TemplatePut,
     Unknown,
 )
-from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, RuntimeId, Session
-from ledger.domain.job import Job, Misfit, Pending, begin, evolve, extend, held_lease
+from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName
+from ledger.domain.job import Job, Misfit, begin, evolve, extend, quoted_step
+from ledger.domain.operations import Bulk as Bulk
+from ledger.domain.operations import BulkPart as BulkPart
+from ledger.domain.operations import Operations
+from ledger.domain.progress import PERIOD_US, merged, recorded
+from ledger.domain.queues import Queue as Queue
+from ledger.domain.queues import RuntimeSession as RuntimeSession
 from ledger.domain.ready import Place, Ready
+from ledger.domain.remembered import KEYED as KEYED
+from ledger.domain.remembered import Bounds as Bounds
+from ledger.domain.remembered import ClosedJobs, KeyHolder, Keys, Outcomes
+from ledger.domain.remembered import Outcome as Outcome
+from ledger.domain.remembered import identity_of as identity_of
+from ledger.domain.sizes import size_of, size_of_said
+from ledger.domain.steps import Pending, held_lease
 from ledger.domain.timers import Timers
 
-KEYED = "ik."
-"""Ids of commands sent under an Idempotency-Key: `ik.<digest of route and key>.<of content>`."""
-
-
-class Bounds(Struct, frozen=True, gc=False):
-    """What one partition may hold in memory."""
-
-    open_bytes_max: int = 1 << 30
-    closed_us: int = 3_600 * SECOND
-    closed_max: int = 200_000
-    closed_bytes_max: int = 64 << 20
-    keys_max: int = 5_000_000
-    commands_us: int = 3_600 * SECOND
-    commands_max: int = 5_000_000
-    refusals_max: int = 10_000
-
-
-class Outcome(Struct, frozen=True, gc=False):
-    """What became of a command, for whoever asks again under the same id."""
-
-    content: str
-    """Digest of what it asked for, where its id says so."""
-    at: Micros
-    job_id: JobId | None = None
-    grants: tuple[LeaseGranted, ...] = ()
-    rejected: CommandRejected | None = None
-
-
-class KeyHolder(Struct, frozen=True, gc=False):
-    job_id: JobId
-    content: bytes
-    until: Micros
-
-
-class RuntimeSession(Struct, frozen=True, gc=False):
-    session: Session
-    types: tuple[str, ...]
-    period_us: int
-    started_at: Micros
-    number: int = 0
-    """Of the last assignment given to it."""
-
-
-class BulkPart(Struct, frozen=True, gc=False):
-    """A bulk cancel at work in this partition."""
-
-    where: Where
-    requests_end: int
-    reason: str
-    by: str
-    matched: int = 0
-
-
-class Bulk(Struct, frozen=True, gc=False):
-    """In `_ledger`: a bulk operation over all partitions."""
-
-    event: BulkStarted
-    confirmed: dict[int, int]
-    ended: bool = False
-
-
-class Queue:
-    """What one queue holds beside its jobs."""
-
-    __slots__ = ("name", "pinned", "ready", "sessions", "templates")
-
-    def __init__(self, name: QueueName, ready: Ready) -> None:
-        self.name = name
-        self.ready = ready
-        self.templates: dict[str, dict[int, Template]] = {}
-        """Versions by type: the newest, and those that open jobs hold."""
-        self.pinned: Counter[tuple[str, int]] = Counter()
-        self.sessions: dict[RuntimeId, RuntimeSession] = {}
-
-    def template(self, job_type: str, version: int | None = None) -> Pinned | None:
-        versions = self.templates.get(job_type)
-        if not versions:
-            return None
-        wanted = max(versions) if version is None else version
-        found = versions.get(wanted)
-        return Pinned(wanted, found) if found else None
+_JOB_KINDS = frozenset(JOB_EVENTS)
 
 
 class Partition:
@@ -143,17 +71,19 @@ class Partition:
         self.order = 0
         self.jobs: dict[JobId, Job] = {}
         self.open_bytes = 0
-        self.closed: dict[JobId, Job] = {}
-        self.closed_bytes = 0
+        self.closed = ClosedJobs(bounds)
         self.queues: dict[QueueName, Queue] = {}
-        self.keys: dict[bytes, KeyHolder] = {}
-        self.outcomes: dict[str, Outcome] = {}
+        self.keys = Keys()
+        self.outcomes = Outcomes(bounds)
         self.refused_at: dict[tuple[str, ...], Micros] = {}
-        self.bulk_parts: dict[str, BulkPart] = {}
-        self.bulk_done: dict[str, int] = {}
+        self.operations = Operations()
+        self.bulk_parts = self.operations.parts
+        self.bulk_done = self.operations.done
         """How many jobs matched in parts that have ended here, for a question asked again."""
-        self.bulks: dict[str, Bulk] = {}
+        self.bulks = self.operations.all
         self.timers = Timers()
+        self.delayed: set[JobId] = set()
+        """Pending jobs that no lane holds yet: their time had not come when they began to wait."""
         self.deferred: dict[JobId, tuple[Fence, ProgressSaid]] = {}
         """Progress that came within a second of the last; not in the log."""
         self.touched: dict[JobId, Job] = {}
@@ -168,6 +98,7 @@ class Partition:
         return self.jobs.get(job_id) or self.closed.get(job_id)
 
     def queue(self, name: QueueName) -> Queue:
+        """Begins it if there is none: for what is told or kept, not for what is only asked."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name, Ready(self._is_ready))
@@ -175,8 +106,27 @@ class Partition:
 
     def next_ready(self, queue: QueueName, types: tuple[str, ...]) -> Job | None:
         """The job of that queue that a runtime of these types is to get now."""
-        job_id = self.queue(queue).ready.first(types)
-        return None if job_id is None else self.jobs[job_id]
+        return next(iter(self.best(queue, types, 1, self.now)), None)
+
+    def best(self, queue: QueueName, types: tuple[str, ...], many: int, at: Micros) -> list[Job]:
+        """Up to `many` jobs that may be leased now, best first, less those taken already."""
+        self.now = max(at, self.now)
+        known = self.queues.get(queue)
+        found: list[Job] = []
+        if known is None or many < 1:
+            return found
+        taken = self.taken
+        for job_id in known.ready.best(types):
+            if job_id in taken:
+                continue
+            found.append(self.jobs[job_id])
+            if len(found) == many:
+                break
+        return found
+
+    def deferred_word(self, job_id: JobId) -> ProgressSaid | None:
+        kept = self.deferred.get(job_id)
+        return kept[1] if kept is not None else None
 
     def next_order(self, at: Micros) -> int:
         """Behind all that wait now. Grows with time, so that it compares across partitions."""
@@ -186,16 +136,20 @@ class Partition:
         touched, self.touched = self.touched, {}
         return touched
 
+    # --- The clock -------------------------------------------------------------------------------
     def due(self, at: Micros, many: int) -> list[Job]:
-        """Open jobs of which the clock may have something to say; the others are armed anew."""
+        """Open jobs of which the clock may have something to say; the others are armed anew.
+
+        Those named are armed no more: by what is recorded of them, or else by `rearm`.
+        """
         self.now = max(at, self.now)
         fallen = []
         for job_id in self.timers.pop(at, many):
             job = self.jobs.get(job_id)
             if job is None:
                 continue
-            if self._enters_lane(job, at):
-                self._add_to_lane(job)
+            if job_id in self.delayed:
+                self._wait(job, at)
             when = self._due(job, at)
             if when is not None and when > at:
                 self.timers.arm(job_id, when)
@@ -204,10 +158,25 @@ class Partition:
         return fallen
 
     def rearm(self, job: Job, at: Micros) -> None:
-        """`due` named the job, and the clock had nothing to say of it: look again a little later."""
+        """`due` named the job, and nothing came of it: look again a little later."""
         when = self._due(job, at)
         if when is not None:
             self.timers.arm(job.id, Micros(max(when, at + SECOND)))
+
+    def defer(self, job_id: JobId, fence: Fence, said: ProgressSaid | None, at: Micros) -> None:
+        """Keep a word of progress that was said, where it was too soon to record it: `due` names
+        the job when its time has come. Called once what was decided of it is applied."""
+        job = self.jobs.get(job_id)
+        step = quoted_step(job, fence) if job is not None else None
+        if job is None or step is None or step.progress is None or said is None:
+            return
+        kept = self.deferred.get(job_id)
+        word = merged(step.progress, merged(kept[1], said) if kept else said)
+        if word == recorded(step.progress):
+            self.deferred.pop(job_id, None)
+            return
+        self.deferred[job_id] = (fence, word)
+        self.timers.arm(job_id, Micros(max(at, step.progress.at + PERIOD_US)))
 
     # --- The fold --------------------------------------------------------------------------------
     def apply(self, entry: Entry) -> None:
@@ -218,40 +187,54 @@ class Partition:
         self.commands = entry.commands
         self.requests = entry.requests
         for event in entry.events:
-            if isinstance(event, JOB_EVENTS):
-                self._apply_to_job(event, at)
+            if type(event) in _JOB_KINDS:
+                self._apply_to_job(event, at)  # type: ignore[arg-type]
             else:
                 self._apply_to_queue(event, at)
         command_id = command_of(entry.cause)
         if command_id is not None:
-            self._remember(command_id, entry, at)
+            self.outcomes.note(command_id, entry, at)
+        self.closed.forget(at)
+        self.outcomes.forget(at)
+        self.keys.forget(at)
 
     def take_over(self, record: TakeOver) -> None:
-        """Nobody is silent to an owner who has only begun to listen."""
+        """Nobody is silent to an owner who has only begun to listen.
+
+        It moves deadlines to later only, so every armed timer still comes soon enough.
+        """
         self.at = self.floor = max(record.at, self.at)
         self.partitions = record.partitions
-        for job_id, job in self.jobs.items():
-            self._arm(job_id, job, self.at)
 
     def _apply_to_job(self, event: JobEvent, at: Micros) -> None:
         before = self.jobs.get(event.job_id)
         if before is None:
-            if isinstance(event, JobRequested) and event.job_id not in self.closed:
-                self._open(begin(event, at), at)
-                return
-            before = self.closed.get(event.job_id)
-        if before is None:
-            self.misfits += 1
+            self._apply_to_absent(event, at)
             return
         after = evolve(before, event, at)
         if isinstance(after, Misfit):
             self.misfits += 1
             return
         if isinstance(event, LeaseGranted) and event.number:
-            self._count_assignment(event, after)
+            self.queue(before.request.queue).count_assignment(event)
+        elif isinstance(event, JobProgressed):
+            self.deferred.pop(event.job_id, None)
         self._replace(before, after, at)
 
+    def _apply_to_absent(self, event: JobEvent, at: Micros) -> None:
+        before = self.closed.get(event.job_id)
+        if before is None and isinstance(event, JobRequested):
+            self._open(event, at)
+            return
+        after = None if before is None else evolve(before, event, at)
+        if before is None or after is None or isinstance(after, Misfit):
+            self.misfits += 1
+            return
+        self.closed.replace(before, after)
+        self.touched[after.id] = after
+
     def _apply_to_queue(self, event: Event, at: Micros) -> None:
+        fits = True
         match event:
             case LeasesExtended():
                 for extension in event.leases:
@@ -260,43 +243,24 @@ class Partition:
                     if job is None or after is None or isinstance(after, Misfit):
                         self.misfits += 1
                     else:
-                        self._replace(job, after, at)
+                        self.jobs[job.id] = self.touched[job.id] = after
             case RuntimeStarted():
-                self._start_session(event, at)
+                self.queue(event.queue).start_session(event, at)
             case RuntimeEnded():
-                sessions = self.queue(event.queue).sessions
-                known = sessions.get(event.runtime_id)
-                if known is not None and known.session == event.session:
-                    del sessions[event.runtime_id]
+                self.queue(event.queue).end_session(event)
             case TemplatePut():
-                self._put_template(event)
+                fits = self.queue(event.queue).put_template(event)
             case CommandRejected():
                 self._note_refusal(event, at)
-            case BulkStarted():
-                self.bulks[event.operation_id] = Bulk(event, {})
-            case BulkPartStarted():
-                self.bulk_parts[event.operation_id] = BulkPart(
-                    msgspec.json.decode(event.where, type=Where),
-                    event.requests_end,
-                    event.reason,
-                    event.by,
-                )
-            case BulkPartAdvanced():
-                if part := self.bulk_parts.get(event.operation_id):
-                    self.bulk_parts[event.operation_id] = msgspec.structs.replace(
-                        part, matched=part.matched + event.matched
-                    )
-            case BulkPartEnded():
-                self.bulk_parts.pop(event.operation_id, None)
-                self.bulk_done[event.operation_id] = event.matched
-                while len(self.bulk_done) > self.bounds.refusals_max:
-                    del self.bulk_done[next(iter(self.bulk_done))]
-            case BulkPartConfirmed():
-                if bulk := self.bulks.get(event.operation_id):
-                    bulk.confirmed[event.partition] = event.matched
-            case BulkEnded():
-                if bulk := self.bulks.get(event.operation_id):
-                    self.bulks[event.operation_id] = Bulk(bulk.event, bulk.confirmed, True)
+            case (
+                BulkStarted()
+                | BulkPartStarted()
+                | BulkPartAdvanced()
+                | BulkPartEnded()
+                | BulkPartConfirmed()
+                | BulkEnded()
+            ):
+                fits = self.operations.apply(event)
             case Unknown():
                 self._keep_unknown(event)
             case (
@@ -308,123 +272,51 @@ class Partition:
             ):
                 pass  # Of what the intakes held, not of what the partition holds.
             case _:
-                self.misfits += 1
+                fits = False
+        if not fits:
+            self.misfits += 1
 
     # --- Jobs in and out -------------------------------------------------------------------------
-    def _open(self, job: Job, at: Micros) -> None:
-        asked = job.request
-        self.jobs[job.id] = self.touched[job.id] = job
-        self.order = max(self.order, asked.order)
+    def _open(self, event: JobRequested, at: Micros) -> None:
+        job = begin(event, at)
+        job_id = event.job_id
+        self.jobs[job_id] = self.touched[job_id] = job
+        self.order = max(self.order, event.order)
         self.open_bytes += size_of(job)
-        if asked.key_digest is not None and asked.key_until is not None:
-            content = bytes.fromhex(asked.content_digest or "")
-            holder = KeyHolder(job.id, content, asked.key_until)
-            self.keys[bytes.fromhex(asked.key_digest)] = holder
-        if asked.template_version is not None:
-            self.queue(asked.queue).pinned[asked.type, asked.template_version] += 1
-        if self._enters_lane(job, at):
-            self._add_to_lane(job)
-        self._arm(job.id, job, at)
-        self._forget(at)
+        holder = _key_holder(event)
+        if holder is not None:
+            self.keys.add(holder, at)
+        if event.template_version is not None:
+            self.queue(event.queue).pin(event.type, event.template_version)
+        self._wait(job, at)
+        self._arm(job, at)
 
     def _replace(self, before: Job, after: Job, at: Micros) -> None:
-        self.touched[after.id] = after
-        if before.end is not None:
-            self.closed[after.id] = after
-            return
+        job_id = before.request.job_id
+        self.touched[job_id] = after
         if after.end is not None:
-            self._close(before, after)
+            self._close(job_id, before, after)
             return
-        self.jobs[after.id] = after
-        self.order = max(self.order, after.order)
-        waits_again = isinstance(after.steps[0].phase, Pending)
-        if waits_again and not isinstance(before.steps[0].phase, Pending):
-            self.deferred.pop(after.id, None)
-            if self._enters_lane(after, at):
-                self._add_to_lane(after)
-        self._arm(after.id, after, at)
+        self.jobs[job_id] = after
+        was, step = before.steps[0], after.steps[0]
+        if step.failure is not was.failure or step.progress is not was.progress:
+            self.open_bytes += size_of_said(step) - size_of_said(was)
+        if type(step.phase) is Pending and type(was.phase) is not Pending:
+            self.order = max(self.order, after.order)
+            self.deferred.pop(job_id, None)
+            self._wait(after, at)
+        self._arm(after, at)
 
-    def _close(self, before: Job, after: Job) -> None:
-        del self.jobs[before.id]
-        self.deferred.pop(before.id, None)
-        self.timers.disarm(before.id)
+    def _close(self, job_id: JobId, before: Job, after: Job) -> None:
+        del self.jobs[job_id]
+        self.delayed.discard(job_id)
+        self.deferred.pop(job_id, None)
+        self.timers.disarm(job_id)
         self.open_bytes -= size_of(before)
-        self.closed[after.id] = after
-        self.closed_bytes += size_of(after)
+        self.closed.add(after)
         asked = after.request
         if asked.template_version is not None:
-            self._unpin(self.queue(asked.queue), asked.type, asked.template_version)
-
-    def _forget(self, at: Micros) -> None:
-        """Drop what is past its time, oldest first; called once a new job, so it keeps pace."""
-        bounds, closed = self.bounds, self.closed
-        while closed:
-            oldest = next(iter(closed.values()))
-            young = (oldest.finished_at or 0) > at - bounds.closed_us
-            few = len(closed) <= bounds.closed_max and self.closed_bytes <= bounds.closed_bytes_max
-            if young and few:
-                break
-            del closed[oldest.id]
-            self.closed_bytes -= size_of(oldest)
-        outcomes = self.outcomes
-        while outcomes and next(iter(outcomes.values())).at <= at - bounds.commands_us:
-            del outcomes[next(iter(outcomes))]
-        keys = self.keys
-        while keys and next(iter(keys.values())).until <= at:
-            del keys[next(iter(keys))]
-
-    def _remember(self, command_id: str, entry: Entry, at: Micros) -> None:
-        """Outcomes that repeating the command could not find again in the state itself."""
-        keyed = command_id.startswith(KEYED)
-        job_id: JobId | None = None
-        grants: list[LeaseGranted] = []
-        rejected = None
-        for event in entry.events:
-            match event:
-                case JobRequested():
-                    job_id = event.job_id
-                case LeaseGranted(session=""):
-                    grants.append(event)
-                case CommandRejected() if keyed:
-                    rejected = event
-                case _ if isinstance(event, JOB_EVENTS) and keyed:
-                    job_id = event.job_id
-                case _:
-                    pass
-        if keyed or job_id is not None or grants:
-            identity, content = identity_of(command_id)
-            self.outcomes[identity] = Outcome(content, at, job_id, tuple(grants), rejected)
-
-    def _start_session(self, event: RuntimeStarted, at: Micros) -> None:
-        sessions = self.queue(event.queue).sessions
-        known = sessions.get(event.runtime_id)
-        same = known is not None and known.session == event.session
-        number = known.number if known is not None and same else 0
-        sessions[event.runtime_id] = RuntimeSession(
-            event.session, event.types, event.period_us, at, number
-        )
-
-    def _put_template(self, event: TemplatePut) -> None:
-        queue = self.queue(event.queue)
-        versions = queue.templates.setdefault(event.type, {})
-        for version in [v for v in versions if not queue.pinned[event.type, v]]:
-            del versions[version]
-        versions[event.version] = msgspec.json.decode(event.template, type=Template)
-
-    def _unpin(self, queue: Queue, job_type: str, version: int) -> None:
-        queue.pinned[job_type, version] -= 1
-        if queue.pinned[job_type, version] > 0:
-            return
-        del queue.pinned[job_type, version]
-        versions = queue.templates.get(job_type, {})
-        if version in versions and version != max(versions):
-            del versions[version]
-
-    def _count_assignment(self, event: LeaseGranted, job: Job) -> None:
-        sessions = self.queue(job.request.queue).sessions
-        known = sessions.get(event.runtime_id)
-        if known is not None and known.session == event.session and event.number > known.number:
-            sessions[event.runtime_id] = msgspec.structs.replace(known, number=event.number)
+            self.queue(asked.queue).unpin(asked.type, asked.template_version)
 
     def _note_refusal(self, event: CommandRejected, at: Micros) -> None:
         refused = self.refused_at
@@ -437,45 +329,57 @@ class Partition:
     def _keep_unknown(self, event: Unknown) -> None:
         self.unknown += 1
         job = self.job(JobId(event.key))
-        if job is not None:
-            later = msgspec.structs.replace(job, opaque=job.opaque + 1, version=job.version + 1)
-            self._replace(job, later, self.at)
+        if job is None:
+            return
+        later = job.with_opaque()
+        self.touched[job.id] = later
+        if job.end is None:
+            self.jobs[job.id] = later
+        else:
+            self.closed.replace(job, later)
 
     # --- Lanes and timers, derived ---------------------------------------------------------------
-    def _enters_lane(self, job: Job, at: Micros) -> bool:
-        phase = job.steps[0].phase
-        return isinstance(phase, Pending) and phase.ready_at <= at and job.cancel is None
-
-    def _add_to_lane(self, job: Job) -> None:
+    def _wait(self, job: Job, at: Micros) -> None:
+        """A pending job takes its place in its lane, or waits for the time to do so."""
         asked = job.request
-        self.queue(asked.queue).ready.add(asked.type, asked.priority, job.order, job.id)
+        phase = job.steps[0].phase
+        if type(phase) is Pending and phase.ready_at > at:
+            self.delayed.add(asked.job_id)
+            return
+        self.delayed.discard(asked.job_id)
+        if self._is_ready((job.order, asked.job_id)):
+            self.queue(asked.queue).ready.add(asked.type, asked.priority, job.order, asked.job_id)
 
     def _is_ready(self, place: Place) -> bool:
-        order, job_id = place
-        job = self.jobs.get(job_id)
-        if job is None or job.order != order:
+        job = self.jobs.get(place[1])
+        if job is None or job.order != place[0]:
             return False
-        return job_id not in self.taken and self._enters_lane(job, self.now)
+        phase = job.steps[0].phase
+        return type(phase) is Pending and phase.ready_at <= self.now and job.cancel is None
 
-    def _arm(self, job_id: JobId, job: Job, at: Micros) -> None:
-        when = self._due(job, at)
+    def _arm(self, job: Job, at: Micros) -> None:
+        when = deadlines.due(job, self.floor, at)
         if when is not None:
-            self.timers.arm(job_id, when)
+            self.timers.arm(job.request.job_id, when)
 
     def _due(self, job: Job, at: Micros) -> Micros | None:
         when = deadlines.due(job, self.floor, at)
         if job.id in self.deferred and (progress := job.steps[0].progress) is not None:
-            again = Micros(progress.at + SECOND)
+            again = Micros(progress.at + PERIOD_US)
             return again if when is None else min(when, again)
         return when
 
 
-def identity_of(command_id: str) -> tuple[str, str]:
-    """(what makes it the same command, digest of its content or "")."""
-    if command_id.startswith(KEYED):
-        identity, _, content = command_id.rpartition(".")
-        return identity, content
-    return command_id, ""
+def _key_holder(event: JobRequested) -> KeyHolder | None:
+    """None: without a key, or with one that no rule of this version writes."""
+    if event.key_digest is None or event.key_until is None:
+        return None
+    try:
+        digest = bytes.fromhex(event.key_digest)
+        content = bytes.fromhex(event.content_digest or "")
+    except ValueError:
+        return None
+    return KeyHolder(digest, event.job_id, content, event.key_until)
 
 
 def refusal_key(event: CommandRejected) -> tuple[str, ...]:
@@ -484,14 +388,6 @@ def refusal_key(event: CommandRejected) -> tuple[str, ...]:
     if event.job_id is None and event.runtime_id is None:
         return (event.command_type, event.code, event.command_id)
     return (event.command_type, event.code, event.job_id or "", event.runtime_id or "")
-
-
-def size_of(job: Job) -> int:
-    """Bytes that a job is taken to hold: its texts, and a constant for the rest."""
-    asked = job.request
-    result = job.result.output if job.result else None
-    texts = sum(len(k) + len(v) + 110 for k, v in asked.labels.items())
-    return 700 + len(memoryview(asked.payload)) + texts + (len(memoryview(result)) if result else 0)
 
 
 def live_leases(partition: Partition) -> int:

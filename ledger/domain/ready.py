@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 
 from ledger.domain.ids import JobId
 
-PRIORITIES = 10
 Place = tuple[int, JobId]
 """(order, job): lower orders are sooner."""
+IsReady = Callable[[Place], bool]
+
+PLACES_MIN = 1024
+"""A lane is cleaned when it holds twice as many places as after its last cleaning, and so many."""
 
 
 class Lane:
@@ -18,32 +21,43 @@ class Lane:
     to an earlier place goes to a small heap. (At a million jobs a push and pop of a heap costs
     1-3 us, of a deque 0.04.)"""
 
-    __slots__ = ("_again", "_first")
+    __slots__ = ("_again", "_first", "_full_at")
 
     def __init__(self) -> None:
         self._first: deque[Place] = deque()
         self._again: list[Place] = []
+        self._full_at = PLACES_MIN
 
-    def add(self, order: int, job_id: JobId) -> None:
-        if self._first and order < self._first[-1][0]:
-            heappush(self._again, (order, job_id))
+    def add(self, place: Place, is_ready: IsReady) -> None:
+        if self._first and place < self._first[-1]:
+            heappush(self._again, place)
         else:
-            self._first.append((order, job_id))
+            self._first.append(place)
+        if len(self) > self._full_at:
+            self._clean(is_ready)
 
-    def head(self, is_ready: Callable[[Place], bool]) -> Place | None:
-        """The first that is still ready; those before it that are not are dropped."""
+    def trim(self, is_ready: IsReady) -> bool:
+        """Drop what is no longer ready from the front; whether anything is left."""
         first, again = self._first, self._again
         while first and not is_ready(first[0]):
             first.popleft()
         while again and not is_ready(again[0]):
             heappop(again)
-        if not again:
-            return first[0] if first else None
-        return again[0] if not first or again[0] < first[0] else first[0]
+        return bool(first or again)
 
     def __iter__(self) -> Iterator[Place]:
-        yield from self._first
-        yield from self._again
+        """In order, ready or not. Not to be changed meanwhile."""
+        return merge(self._first, _ascending(self._again)) if self._again else iter(self._first)
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._again)
+
+    def _clean(self, is_ready: IsReady) -> None:
+        """Jobs that ended while they waited, and nobody came for those before them."""
+        self._first = deque(dict.fromkeys(filter(is_ready, self._first)))
+        self._again = list(set(filter(is_ready, self._again)))
+        heapify(self._again)
+        self._full_at = max(PLACES_MIN, 2 * len(self))
 
 
 class Ready:
@@ -52,23 +66,59 @@ class Ready:
 
     __slots__ = ("_is_ready", "_lanes")
 
-    def __init__(self, is_ready: Callable[[Place], bool]) -> None:
+    def __init__(self, is_ready: IsReady) -> None:
         self._is_ready = is_ready
-        self._lanes: dict[str, list[Lane]] = {}
+        self._lanes: dict[str, dict[int, Lane]] = {}
 
     def add(self, job_type: str, priority: int, order: int, job_id: JobId) -> None:
-        lanes = self._lanes.get(job_type)
-        if lanes is None:
-            lanes = self._lanes[job_type] = [Lane() for _ in range(PRIORITIES)]
-        lanes[priority].add(order, job_id)
+        lanes = self._lanes.setdefault(job_type, {})
+        lane = lanes.get(priority)
+        if lane is None:
+            lane = lanes[priority] = Lane()
+        lane.add((order, job_id), self._is_ready)
 
     def first(self, types: Iterable[str]) -> JobId | None:
         """The best job among these types; it stays here until it is no longer ready."""
-        lanes = [found for job_type in types if (found := self._lanes.get(job_type))]
-        for priority in range(PRIORITIES):
-            heads = [
-                head for lane in lanes if (head := lane[priority].head(self._is_ready)) is not None
-            ]
-            if heads:
-                return min(heads)[1]
-        return None
+        return next(self.best(types), None)
+
+    def best(self, types: Iterable[str]) -> Iterator[JobId]:
+        """All ready jobs among these types, the best first. They stay here, and nothing may be
+        added while the iterator is in use."""
+        is_ready = self._is_ready
+        by_priority: dict[int, list[Lane]] = {}
+        for job_type in dict.fromkeys(types):
+            for priority, lane in self._trimmed(job_type):
+                by_priority.setdefault(priority, []).append(lane)
+        for priority in sorted(by_priority):
+            lanes = by_priority[priority]
+            last = None
+            for place in lanes[0] if len(lanes) == 1 else merge(*lanes):
+                # A job that was given back stands here twice, until its turn has come.
+                if place != last and is_ready(place):
+                    last = place
+                    yield place[1]
+
+    def __len__(self) -> int:
+        """Places, not jobs: what has been leased or ended meanwhile counts until it is dropped."""
+        return sum(len(lane) for lanes in self._lanes.values() for lane in lanes.values())
+
+    def _trimmed(self, job_type: str) -> list[tuple[int, Lane]]:
+        lanes = self._lanes.get(job_type)
+        if lanes is None:
+            return []
+        for priority in [p for p, lane in lanes.items() if not lane.trim(self._is_ready)]:
+            del lanes[priority]
+        if not lanes:
+            del self._lanes[job_type]
+        return list(lanes.items())
+
+
+def _ascending(heap: list[Place]) -> Iterator[Place]:
+    """A heap's items in order, without taking them out: the next is a child of one seen."""
+    frontier = [(heap[0], 0)]
+    while frontier:
+        place, index = heappop(frontier)
+        yield place
+        for child in (2 * index + 1, 2 * index + 2):
+            if child < len(heap):
+                heappush(frontier, (heap[child], child))

@@ -93,3 +93,7 @@ class Rejected(Struct, frozen=True, gc=False):
     """JSON pointer to the field that is wrong, for VALIDATION_FAILED."""
     fence: Fence = Fence(0)
     """That a word of a report quoted."""
+
+
+def not_found(job_id: JobId) -> Rejected:
+    return Rejected(Rejection.JOB_NOT_FOUND, f"the ledger knows no job {job_id}", job_id)

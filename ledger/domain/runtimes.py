@@ -26,11 +26,16 @@ from ledger.domain.ids import (
     Session,
     micros,
 )
-from ledger.domain.job import Cancel, Job, Lease, Pending, Step, held_lease, quoted_step
-from ledger.domain.partition import Partition, RuntimeSession
+from ledger.domain.job import Cancel, Job, quoted_step
+from ledger.domain.partition import Partition
+from ledger.domain.progress import merged, progressed
+from ledger.domain.queues import RuntimeSession
+from ledger.domain.steps import Lease, Pending, Step, held_lease
 
 GRANTS_MAX = 500
 """Leases in one entry, at most: so that an entry stays far below half a batch."""
+SESSIONS_MAX = 10_000
+"""Runtimes that one queue counts at a time; a beat of one more is not heard."""
 SILENT_PERIODS = 3
 """After so many periods without a beat a session has ended."""
 
@@ -56,14 +61,19 @@ def beat(
         return ()
     events: list[Event] = list(_session(partition, command))
     moved: list[Extension] = []
+    passed = set(settled)
     for held in command.leases:
         job = partition.jobs.get(held.job_id)
         step = quoted_step(job, held.fence) if job else None
-        if job is None or step is None or held.job_id in settled:
+        if job is None or step is None or held.job_id in passed:
             continue
+        if job.request.queue != command.queue or not _is_its(step, command):
+            continue
+        passed.add(held.job_id)
         if held.progress is not None:
+            said = merged(partition.deferred_word(job.id), held.progress)
             events += leases.started(job, step, at)
-            events += leases.progressed(job, step, held.progress, at)
+            events += progressed(job, step, held.fence, said, at)
         # Recorded again only when less than two thirds are left of it: a short job costs none.
         if extension := leases.extension(job, step, at, job.request.lease_us // 3):
             moved.append(extension)
@@ -72,8 +82,18 @@ def beat(
     return tuple(events)
 
 
+def _is_its(step: Step, command: Beat) -> bool:
+    """Only the holder may extend a lease, whoever else knows its fence."""
+    lease = held_lease(step)
+    return lease is None or (lease.runtime_id, lease.session) == (
+        command.runtime_id,
+        command.session,
+    )
+
+
 def _session(partition: Partition, command: Beat) -> tuple[Event, ...]:
-    known = partition.queue(command.queue).sessions.get(command.runtime_id)
+    queue = partition.queues.get(command.queue)
+    known = queue.sessions.get(command.runtime_id) if queue else None
     same = known is not None and known.session == command.session
     if command.leaving:
         if not same:
@@ -85,6 +105,8 @@ def _session(partition: Partition, command: Beat) -> tuple[Event, ...]:
     started = RuntimeStarted(
         command.queue, command.runtime_id, command.session, command.types, period_us
     )
+    if known is None and queue is not None and len(queue.sessions) >= SESSIONS_MAX:
+        return ()
     if known is None or same:
         return (started,)
     ended = RuntimeEnded(command.queue, command.runtime_id, known.session, "superseded")
@@ -93,7 +115,8 @@ def _session(partition: Partition, command: Beat) -> tuple[Event, ...]:
 
 def is_older(partition: Partition, command: Beat) -> bool:
     """Whether a later session of the same runtime has begun: sessions sort by their start."""
-    known = partition.queue(command.queue).sessions.get(command.runtime_id)
+    queue = partition.queues.get(command.queue)
+    known = queue.sessions.get(command.runtime_id) if queue else None
     return known is not None and command.session < known.session
 
 
@@ -129,17 +152,35 @@ def grants(
 
     The partition marks them as taken until the entry that records them is applied.
     """
-    partition.now = max(at, partition.now)
-    given: list[LeaseGranted] = []
-    while len(given) < min(many, GRANTS_MAX):
-        job = partition.next_ready(queue, types)
-        if job is None:
-            break
-        number = after + len(given) + 1 if session else 0
-        step = _pending_step(job)
-        given.append(leases.grant(job, step, runtime_id, at, session=session, number=number))
-        partition.taken.add(job.id)
+    given = offer(partition, queue, types, runtime_id, many, at, session=session, after=after)
+    partition.taken.update(grant.job_id for grant in given)
     return given
+
+
+def offer(
+    partition: Partition,
+    queue: QueueName,
+    types: tuple[str, ...],
+    runtime_id: RuntimeId,
+    many: int,
+    at: Micros,
+    *,
+    session: Session = NO_SESSION,
+    after: int = 0,
+) -> list[LeaseGranted]:
+    """As `grants`, but nothing is marked: the same jobs may be offered again."""
+    jobs = partition.best(queue, types, min(many, GRANTS_MAX), at)
+    return [
+        leases.grant(
+            job,
+            _pending_step(job),
+            runtime_id,
+            at,
+            session=session,
+            number=number if session else 0,
+        )
+        for number, job in enumerate(jobs, after + 1)
+    ]
 
 
 def _pending_step(job: Job) -> Step:

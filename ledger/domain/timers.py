@@ -26,13 +26,11 @@ class Timers:
             return
         self._armed[job_id] = due
         heappush(self._heap, (due, job_id))
+        self._clean()
 
     def disarm(self, job_id: JobId) -> None:
-        if self._armed.pop(job_id, None) is None:
-            return
-        if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
-            self._heap = [(due, job_id) for job_id, due in self._armed.items()]
-            heapify(self._heap)
+        if self._armed.pop(job_id, None) is not None:
+            self._clean()
 
     def next_due(self) -> Micros | None:
         """Never later than the first that is armed."""
@@ -51,3 +49,11 @@ class Timers:
 
     def __len__(self) -> int:
         return len(self._armed)
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._armed
+
+    def _clean(self) -> None:
+        if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
+            self._heap = [(due, job_id) for job_id, due in self._armed.items()]
+            heapify(self._heap)

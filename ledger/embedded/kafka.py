@@ -289,6 +289,8 @@ class Kafka:
             str(java()),
             *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"),
             *(["-XX:TieredStopAtLevel=1"] if fast_start else []),
+            # Or each broker that is killed leaves files behind in the machine's temporary folder.
+            *(f"-Djava.io.tmpdir={self._directory}", "-XX:-UsePerfData"),
             f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}",
             *("-cp", os.pathsep.join(map(str, kafka_jars()))),
         ]

@@ -85,6 +85,7 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
     """Total: whatever lies in an intake is one of the three."""
     try:
         attributes = _attributes(record)
+        sent_at = _sent_at(attributes)
         body = check(record.value or b"", bytes_max=COMMAND_BYTES_MAX)
     except MalformedJson as error:
         return Unreadable(str(error), record.key)
@@ -110,13 +111,12 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
             detach(reported, _REPORTED_RAWS[type(reported)])
     elif type(command) is PutTemplate:
         detach(command.template, _TEMPLATE_RAWS)
-    sent_at = attributes.get("ce_time")
     return Asked(
         command,
         command_id=CommandId(attributes["ce_id"]),
         actor=attributes.get("ce_actor", ""),
         reply_to=attributes.get("ce_replyto", ""),
-        sent_at=None if sent_at is None else parse_rfc3339(sent_at),
+        sent_at=sent_at,
         appended_at=Micros(record.timestamp * 1000),
         offset=record.offset,
         traceparent=attributes.get("traceparent", ""),
@@ -189,29 +189,35 @@ def _attributes(record: Record) -> dict[str, str]:
         if value is None or len(value) > HEADER_BYTES_MAX:
             raise MalformedJson(f"the header {name} has no value, or one too long")
         try:
-            attributes[name] = text = value.decode()
+            attributes[name] = value.decode()
         except UnicodeDecodeError:
             raise MalformedJson(f"the header {name} is not UTF-8") from None
-        if not text.isprintable():
-            raise MalformedJson(f"the header {name} holds control characters")
     for name in _REQUIRED:
         if not attributes.get(name):
             raise MalformedJson(f"no CloudEvents header {name}")
+    if _CONTROL.search("".join(attributes.values())):
+        raise MalformedJson("a header holds control characters")
     if attributes["ce_specversion"] != "1.0":
         raise MalformedJson("the header ce_specversion is not 1.0")
     if len(attributes["ce_id"]) > COMMAND_ID_LENGTH_MAX:
         raise MalformedJson(f"the header ce_id is longer than {COMMAND_ID_LENGTH_MAX}")
-    media = attributes.get("content-type")
-    if media is not None and media.partition(";")[0].strip().lower() != "application/json":
-        raise MalformedJson("the header content-type is not application/json")
-    try:
-        if "ce_time" in attributes:
-            parse_rfc3339(attributes["ce_time"])
-        if "ce_replyto" in attributes:
+    media = attributes.get("content-type", _JSON)
+    if media != _JSON and media.partition(";")[0].strip().lower() != _JSON:
+        raise MalformedJson(f"the header content-type is not {_JSON}")
+    if "ce_replyto" in attributes:
+        try:
             parse_reply_to(attributes["ce_replyto"])
-    except (ValueError, OverflowError) as error:
-        raise MalformedJson(f"the header ce_time or ce_replyto: {error}") from None
+        except ValueError as error:
+            raise MalformedJson(f"the header ce_replyto: {error}") from None
     return attributes
+
+
+def _sent_at(attributes: Mapping[str, str]) -> Micros | None:
+    said = attributes.get("ce_time")
+    try:
+        return None if said is None else parse_rfc3339(said)
+    except (ValueError, OverflowError) as error:
+        raise MalformedJson(f"the header ce_time: {error}") from None
 
 
 def _misshapen(
@@ -255,6 +261,8 @@ _ATTRIBUTES = frozenset(
 )
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _FIELD = re.compile(r"(?:unknown|required) field `([^`]+)`")
+_JSON = "application/json"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _QUEUE = re.compile(QUEUE_PATTERN)
 
 _encode = msgspec.json.Encoder().encode

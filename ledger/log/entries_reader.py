@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -161,8 +162,9 @@ class EntriesReader:
                     raise ReaderStuck(
                         f"{self._topic}[{self._partition}]: nothing comes after {self._position}"
                     )
-                restarted = True
-                await self._restart(self._position)
+                with suppress(LogUnavailable):
+                    await self._restart(self._position)
+                    restarted = True
             stuck_at = _now() + bounds.stuck_seconds
 
     async def _poll(self) -> tuple[list[Record], int]:
@@ -188,31 +190,16 @@ class EntriesReader:
             return False  # The broker is away: waiting is right, and somebody else's to report.
 
     async def _restart(self, offset: int) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await stop(consumer, self._connection)
-        self._consumer = await log_consumer(self._connection, "reader")
+        old, self._consumer = self._consumer, await log_consumer(self._connection, "reader")
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, offset)
+        if old is not None:
+            await stop(old, self._connection)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
             self._topic, self._partition, offset, "the log holds no such record"
         )
-
-
-async def read(
-    connection: Connection,
-    topics: Topics,
-    partition: int,
-    cursor: Cursor = START,
-    *,
-    until: int | None = None,
-) -> AsyncIterator[list[Effective]]:
-    """`async for items in read(…)`; the reader lives as long as the loop."""
-    async with EntriesReader(connection, topics, partition, cursor) as reader:
-        async for items in reader.batches(until):
-            yield items
 
 
 def _now() -> float:

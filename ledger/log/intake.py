@@ -200,36 +200,37 @@ class Intake:
     async def _watch(self) -> None:
         """A consumer can stop fetching for good after a broker's restart: make it anew, once."""
         stuck_seconds = self._connection.bounds.stuck_seconds
-        restarted = False
+        before: dict[int, int] = {}
         while True:
             await asyncio.sleep(stuck_seconds / 4)
             stuck = await self._stuck(stuck_seconds)
             if not stuck:
-                restarted = restarted and any(
-                    _now() - each.moved_at > stuck_seconds for each in self._followed.values()
-                )
                 continue
-            if restarted:
+            if stuck.items() & before.items():
                 raise ReaderStuck(f"{self._topic}{sorted(stuck)}: records are there, none comes")
-            restarted = True
-            old, self._consumer = self._consumer, await self._new_consumer()
+            try:
+                consumer = await self._new_consumer()
+            except LogUnavailable:
+                continue  # Gone again: waiting is right.
+            before = stuck
+            old, self._consumer = self._consumer, consumer
             self._assign()
             await stop(old, self._connection)
 
-    async def _stuck(self, stuck_seconds: float) -> set[int]:
-        """The partitions that lag and do not move."""
+    async def _stuck(self, stuck_seconds: float) -> dict[int, int]:
+        """The partitions that lag and do not move, and where they stand."""
         silent = {
             partition: each.position
             for partition, each in self._followed.items()
             if not each.paused and not each.error and _now() - each.moved_at > stuck_seconds
         }
         if not silent:
-            return set()
+            return {}
         try:
             ends = await self._offsets.ends(self._topic, silent)
         except LogUnavailable:
-            return set()  # The broker is away: waiting is right, and others report it.
-        return {partition for partition, position in silent.items() if ends[partition] > position}
+            return {}  # The broker is away: waiting is right, and others report it.
+        return {each: position for each, position in silent.items() if ends[each] > position}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

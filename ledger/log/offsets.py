@@ -67,6 +67,8 @@ class Offsets:
         wanted = [TopicPartition(topic, partition) for partition in partitions]
         try:
             async with asyncio.timeout(self._connection.bounds.offsets_seconds):
+                # Without it the first question about a topic waits for a retry: 100 ms.
+                await self._client._client._wait_on_metadata(topic)
                 answer = await question(wanted)
         except (KafkaError, TimeoutError) as error:
             raise LogUnavailable(f"no offsets of {topic}: {error!r}") from error

@@ -58,13 +58,15 @@ class Outbox:
         self._closed = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=self._connection.bounds.append_seconds)
+            _, late = await asyncio.wait(tasks, timeout=self._connection.bounds.append_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
         if self._producer is not None:
             self._drop(self._producer)
         if self._closing:
             await asyncio.wait(self._closing)
-        for task in tasks:
-            task.cancel()
 
     async def send(self, topic: str, partition: int, records: Sequence[Outgoing]) -> int:
         """The offset of the first record. Records of one call stay in order; many may leave in
@@ -99,6 +101,9 @@ class Outbox:
                 except Exception as error:
                     _fail(group, error)
                     continue
+                except asyncio.CancelledError:
+                    _fail(group, LogUnavailable("the outbox was closed"))
+                    raise
                 for sent, waiter in group:
                     if not waiter.done():
                         waiter.set_result(base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -14,7 +15,6 @@ from aiokafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
-    for_code,
 )
 from msgspec import Struct
 
@@ -143,12 +143,10 @@ class Producer:
                 break
             sender.cancel()
             await asyncio.wait([sender], timeout=CANCEL_SECONDS)
-        self._producer._message_accumulator.fail_all(for_code(-1)("the producer was closed"))
-        try:
+        self._producer._message_accumulator.fail_all(KafkaError("the producer was closed"))
+        with suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(self._bounds.close_seconds):
                 await self._producer.client.close()
-        except (KafkaError, TimeoutError):
-            pass
 
 
 _REFUSALS = (

@@ -158,10 +158,9 @@ _WHY = {
     "max.message.bytes": "an entry must fit one batch, and a fetch must fit it too",
     "min.insync.replicas": "fewer copies can lose what was acknowledged",
     "unclean.leader.election.enable": "a replica that lags behind would drop what was acknowledged",
-    "compression.type": "the broker would pack every batch anew",
     "message.timestamp.type": "a producer's clock must not say how old a record is",
 }
-_AT_LEAST = {"min.insync.replicas"}
+_AT_LEAST = {"min.insync.replicas", "max.message.bytes", "retention.ms"}
 
 
 def problems_of(spec: TopicSpec, found: TopicFound | None) -> list[Problem]:
@@ -183,6 +182,8 @@ def problems_of(spec: TopicSpec, found: TopicFound | None) -> list[Problem]:
             Problem(spec.name, "replicas", str(found.replicas), f"{wanted} at least", why)
         )
     for setting in _differing(spec, found):
+        if setting not in _WHY:
+            continue  # A matter of cost, not of safety.
         value, wanted_value = found.settings.get(setting, "unset"), spec.settings[setting]
         problems.append(Problem(spec.name, setting, value, wanted_value, _WHY[setting]))
     return problems
@@ -197,6 +198,8 @@ def _differing(spec: TopicSpec, found: TopicFound) -> dict[str, str]:
 
 
 def _satisfies(setting: str, value: str | None, wanted: str) -> bool:
-    if setting in _AT_LEAST and value is not None:
+    if setting in _AT_LEAST and value not in (None, "-1") and wanted != "-1":
         return int(value) >= int(wanted)
+    if setting == "retention.ms" and value == "-1":
+        return True
     return value == wanted

@@ -199,7 +199,7 @@ class TermOfOffice:
         queues = [q.name for q in self._partition.queues.values() if q.sessions]
         for queue in queues:
             await self._open_inbox(queue)
-        await self._release.send(self._release.owner_changed(queues))
+        await self._send_all(self._release.owner_changed(queues), Effects())
         self._owed.parts.update(
             operation_id
             for operation_id, operation in self._partition.bulks.items()
@@ -324,12 +324,8 @@ class TermOfOffice:
     async def _send_all(self, batches: Batches, effects: Effects) -> None:
         try:
             await self._release.send(batches)
-        except* LogUnavailable as group:
-            log.warning(
-                "owner.effects_delayed",
-                partition=self._owner.number,
-                reason=str(group.exceptions[0]),
-            )
+        except LogError as error:
+            log.warning("owner.effects_delayed", partition=self._owner.number, reason=str(error))
             self._owed.parts.update(effects.parts)
             self._owed.confirmations.update(effects.confirmations)
 

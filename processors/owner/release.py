@@ -64,10 +64,14 @@ class Release:
         self._count = 0
 
     async def send(self, batches: Batches) -> None:
-        """Raises LogUnavailable if any was not acknowledged; the others may have been."""
-        async with asyncio.TaskGroup() as group:
-            for (topic, partition), records in batches.items():
-                group.create_task(self._seams.outbox.send(topic, partition, records))
+        """Raises what went wrong with the first that was not acknowledged; others may have been."""
+        sends = (
+            self._seams.outbox.send(topic, partition, records)
+            for (topic, partition), records in batches.items()
+        )
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def records(
         self, effects: Effects, positions: dict[int, int], proven: int, at: Micros

@@ -23,7 +23,7 @@ from ledger.domain.commands import (
     RequestJob,
     RerunJob,
 )
-from ledger.domain.decide import Decided, cancel, decide, due
+from ledger.domain.decide import Decided, cancel, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
     CommandDuplicated,
@@ -315,6 +315,7 @@ class Turn:
             self.unrecorded += 1
         elif not self._record(events, asked):
             return
+        defer(self.partition, command, self.at)
         if asked.reply_to:
             self._wait(asked.reply_to, answers.acceptance(self.partition, asked, decided))
         if isinstance(command, Report) and command.beat is not None:
@@ -356,8 +357,6 @@ class Turn:
             credit = self.offers.hear(beat, heard_at, session.number)
             if credit is not None and credit.received < credit.given:
                 self.effects.resend.append((beat.queue, credit))
-        for held in beat.leases:
-            self.partition.defer(held.job_id, held.fence, held.progress, self.at)
         self.effects.beats.append((beat, refused))
 
     def _record(self, events: tuple[Event, ...], asked: Asked) -> bool:

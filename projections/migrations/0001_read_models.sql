@@ -59,13 +59,13 @@ CREATE TABLE jobs (
     position bigint NOT NULL,
     ended_badly boolean NOT NULL,
     state bytea NOT NULL,
-    payload bytea,
     output bytea
 ) WITH (fillfactor = 50);
 COMMENT ON COLUMN jobs.position IS 'offset of its last event';
 COMMENT ON COLUMN jobs.ended_badly IS 'failed, cancelled or expired';
 COMMENT ON COLUMN jobs.removable_at IS 'when its result or, failed, the job itself may be removed';
-COMMENT ON COLUMN jobs.state IS 'the whole value, packed, without payload and output';
+COMMENT ON COLUMN jobs.state IS 'all of the job that changes, packed';
+COMMENT ON COLUMN jobs.output IS 'JSON as submitted';
 
 CREATE INDEX jobs_created ON jobs (created_at);
 CREATE INDEX jobs_queue ON jobs (queue, created_at);
@@ -96,14 +96,20 @@ CREATE TABLE open_jobs (
 );
 CREATE INDEX open_jobs_poll ON open_jobs (queue, type, priority, queue_order);
 
--- One row a job and flush; `packed` holds the events first_seq … last_seq.
+-- One row a job and flush; `packed` holds the events first_seq … last_seq. The first row of a job
+-- also holds what was asked, which never changes: were it in `jobs`, every update would write it
+-- again, and its half-empty pages would hold it twice.
 CREATE TABLE job_events (
     job_id text COLLATE "C" NOT NULL,
     first_seq integer NOT NULL,
     last_seq integer NOT NULL,
     packed bytea NOT NULL,
+    request bytea,
+    payload bytea,
     PRIMARY KEY (job_id, first_seq)
 );
+
+COMMENT ON COLUMN job_events.payload IS 'JSON as submitted';
 
 -- Kept by what changes, never counted anew.
 CREATE TABLE queues (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ledger.domain.entries import Entry, Proven, TakeOver
 from ledger.domain.events import Event, JobCancelled
@@ -16,7 +18,7 @@ from ledger.embedded import Kafka
 from ledger.log.admin import Admin
 from ledger.log.connection import Bounds, Connection
 from ledger.log.effective import START, Cursor, Effective, TakenOver
-from ledger.log.entries_reader import EntriesReader, read
+from ledger.log.entries_reader import EntriesReader
 from ledger.log.entry_codec import take_over_record
 from ledger.log.errors import (
     AppendRefused,
@@ -279,7 +281,7 @@ async def test_a_doubled_take_over_reinstates_nobody(owners: Owners, outbox: Out
 
 async def test_an_alien_record_in_between_is_harmless(owners: Owners, outbox: Outbox) -> None:
     term = await owners.take_over("a")
-    await owners.append(term, 1)
+    proven = await owners.append(term, 1)
     for _ in range(3):
         await outbox.send(owners.topics.events, 0, [ALIEN] * 2)
         proven = await owners.append(term, 1, 2)
@@ -308,19 +310,15 @@ async def test_a_checkpoint_of_another_history_stops_the_reader(owners: Owners) 
     term = await owners.take_over("a")
     await owners.append(term, 1, 1)
     cursor = term.cursor
-    wrong_hash = Cursor(**{**as_dict(cursor), "hash": b"\1" * 32})
-    beyond = Cursor(**{**as_dict(cursor), "offset": 900, "hash_offset": 899})
-    elsewhere = Cursor(**{**as_dict(cursor), "hash_offset": cursor.hash_offset - 1})
+    wrong_hash = replace(cursor, hash=b"\1" * 32)
+    beyond = replace(cursor, offset=900, hash_offset=899)
+    elsewhere = replace(cursor, hash_offset=cursor.hash_offset - 1)
     for bad in (wrong_hash, beyond, elsewhere):
         with pytest.raises(CheckpointNotBorneOut):
             await effective(owners, bad)
         with pytest.raises(CheckpointNotBorneOut):
             await owners.take_over("b", cursor=bad)
     assert await effective(owners, cursor) == []
-
-
-def as_dict(cursor: Cursor) -> dict[str, object]:
-    return {name: getattr(cursor, name) for name in cursor.__struct_fields__}
 
 
 async def test_a_log_whose_beginning_was_deleted_is_refused(owners: Owners) -> None:
@@ -350,12 +348,26 @@ async def test_a_reader_follows_what_comes(owners: Owners) -> None:
     term = await owners.take_over("a")
     seen: list[int] = []
     async with asyncio.timeout(20):
-        async for items in read(owners.connection, owners.topics, 0):
-            seen += numbers(items)
-            if seen and seen[-1] == 5:
-                break
-            await owners.append(term, 1)
+        async with EntriesReader(owners.connection, owners.topics, 0) as reader:
+            async for items in reader.batches():
+                seen += numbers(items)
+                if seen and seen[-1] == 5:
+                    break
+                await owners.append(term, 1)
     assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_a_reader_that_fetches_no_more_is_made_anew(owners: Owners) -> None:
+    term = await owners.take_over("a")
+    await owners.append(term, 1)
+    impatient = Connection(bootstrap=owners.connection.bootstrap, bounds=Bounds(stuck_seconds=0.5))
+    async with EntriesReader(impatient, owners.topics, 0) as reader:
+        stuck = reader._consumer
+        stuck.pause(*stuck.assignment())
+        async with asyncio.timeout(20):
+            found = [item async for items in reader.batches(2) for item in items]
+        assert numbers(found) == [1]
+        assert reader._consumer is not stuck
 
 
 # --- A broker that does not answer, and one that forgets ----------------------------------------
@@ -428,7 +440,7 @@ async def test_a_batch_that_the_broker_refuses_is_no_unknown(owners: Owners) -> 
     term = await owners.take_over("a")
     async with Admin(owners.connection) as admin:
         await admin.set(owners.topics.events, {"max.message.bytes": "1000"})
-    noise = "".join(chr(33 + (index * 7919) % 90) for index in range(20_000))
+    noise = "".join(sha256(bytes([each])).hexdigest() for each in range(100))  # Packs badly.
     [entry] = owners.entries(term, 1)
     with pytest.raises(AppendRefused):
         await term.append([Entry(1, entry.at, 0, 0, facts(1, noise))])

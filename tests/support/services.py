@@ -25,9 +25,6 @@ from urllib.parse import urlsplit
 import psycopg
 from aiokafka.admin import AIOKafkaAdminClient
 from psycopg import sql
-from testcontainers.community.postgres import PostgresContainer
-from testcontainers.core.container import DockerContainer
-from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from ledger.embedded import Kafka, Postgres
 from ledger.embedded.processes import free_ports
@@ -64,11 +61,16 @@ class Embedded:
 
 
 class Containers:
+    """testcontainers is imported here, where it is needed: it takes as long as a hundred tests."""
+
     def __init__(self, closing: ExitStack) -> None:
         self._closing = closing
 
     @cached_property
     def bootstrap(self) -> str:
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
         # The broker must know the address it is reached at before it starts, so the port is chosen
         # here; the module that testcontainers has for Kafka knows Confluent's images only.
         [port] = free_ports(1)
@@ -96,6 +98,8 @@ class Containers:
 
     @cached_property
     def postgres(self) -> str:
+        from testcontainers.community.postgres import PostgresContainer
+
         server = PostgresContainer(
             POSTGRES_IMAGE, username="ledger", password="ledger", dbname="ledger", driver=None
         )

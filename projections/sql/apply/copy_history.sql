@@ -1,1 +1,1 @@
-COPY job_events (first_seq, last_seq, job_id, packed) FROM STDIN (FORMAT BINARY)
+COPY job_events (first_seq, last_seq, job_id, packed, request, payload) FROM STDIN (FORMAT BINARY)

@@ -1,6 +1,10 @@
--- Once a session. No hash or merge join: a plan made while the tables were small must not stay.
+-- Once a session. Every row is found by its key: a plan made while the tables were small, by
+-- scanning them, would be kept when they are not.
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
+SET enable_seqscan = off;
+SET enable_material = off;
+SET jit = off;
 CREATE TEMPORARY TABLE staged_jobs (
     events integer,
     queue_order bigint,

@@ -1,1 +1,4 @@
-SELECT id, state FROM jobs WHERE id = ANY(%(ids)s)
+SELECT j.id, j.state, e.request
+FROM jobs j
+JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+WHERE j.id = ANY(%(ids)s)

@@ -1,0 +1,115 @@
+"""Runtimes over HTTP: what they may take, and who they are."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+from starlette.responses import Response
+
+from api.answers import accepted_response, json_response
+from api.bodies import ClaimAsk, Poll, RuntimesQuery, fields_of
+from api.claims import Claimed, Outcome
+from api.decisions import refuse_if_match, sent_by
+from api.disconnects import unless_gone
+from api.gateway import Undecided
+from api.jobs import ACCEPTED
+from api.operation import Answer, Ask, Operation
+from api.paging import Numbered, after_cursor, page_of, total_pages
+from api.positions import position_text
+from api.problems import refused_by_owner
+from api.views import ClaimView, PollView, RuntimeList, RuntimePage, RuntimeView, runtime_view
+from ledger.domain.commands import Claim
+from ledger.domain.job_view import job_view
+
+
+async def poll(ask: Ask) -> Response:
+    body: Poll = ask.body
+    jobs = await ask.services.reads.poll(body.queues, body.types, body.limit)
+    listed = PollView(tuple(map(job_view, jobs.items)))
+    return json_response(listed, position=position_text(jobs.positions))
+
+
+async def claim(ask: Ask) -> Response:
+    refuse_if_match(ask)
+    sent = sent_by(ask, Claim(ask.runtime_id, **fields_of(ask.body)))
+    gateway = ask.services.gateway
+
+    def give_back(outcome: Outcome) -> None:
+        if isinstance(outcome, Claimed) and ask.key is None:
+            gateway.give_back(sent, outcome.items)
+
+    outcome = await unless_gone(ask.request, ask.services.claims.claim(sent), give_back)
+    if isinstance(outcome, Undecided):
+        return accepted_response(outcome)
+    if not isinstance(outcome, Claimed):
+        raise refused_by_owner(outcome)
+    headers = {"Idempotency-Replayed": "true"} if outcome.replayed else {}
+    items: dict[str, tuple[Raw, ...]] = {"items": outcome.items}
+    return json_response(items, position=outcome.position, headers=headers)
+
+
+async def list_runtimes(ask: Ask) -> Response:
+    query: RuntimesQuery = ask.query
+    wanted = page_of(query)
+    reads = ask.services.reads
+    # Asked for first: the list is at least as new.
+    position = position_text(await reads.positions())
+    runtimes = sorted(map(runtime_view, await reads.runtimes(query.queue)), key=_place)
+    if isinstance(wanted, Numbered):
+        page = RuntimePage(
+            items=tuple(runtimes[wanted.before : wanted.before + wanted.page_size]),
+            page=wanted.page,
+            page_size=wanted.page_size,
+            total=len(runtimes),
+            total_pages=total_pages(len(runtimes), wanted.page_size),
+            total_exact=True,
+        )
+        return json_response(page, position=position)
+    items, cursor = after_cursor(runtimes, _place, wanted)
+    return json_response(RuntimeList(items, cursor), position=position)
+
+
+def _place(runtime: RuntimeView) -> str:
+    return f"{runtime.queue} {runtime.runtime_id}"
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/v1/runtimes/{rid}/claim",
+        name="claimJobs",
+        tag="runtimes",
+        summary="Lease pending jobs, waiting for some if there are none",
+        endpoint=claim,
+        body=ClaimAsk,
+        is_command=True,
+        answers={
+            200: Answer(content=ClaimView, description="Leases; empty after the wait"),
+            202: ACCEPTED,
+        },
+        codes=("QUEUE_PAUSED",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/runtimes/{rid}/poll",
+        name="pollJobs",
+        tag="runtimes",
+        summary="Look at pending jobs; nothing is taken (rather use claim)",
+        endpoint=poll,
+        body=Poll,
+        is_read=True,
+        answers={200: Answer(content=PollView, description="By priority, then as they wait")},
+    ),
+    Operation(
+        method="GET",
+        path="/v1/runtimes",
+        name="listRuntimes",
+        tag="runtimes",
+        summary="List runtimes by queue: those that live, and those that ended lately",
+        endpoint=list_runtimes,
+        query=RuntimesQuery,
+        is_read=True,
+        answers={
+            200: Answer(content=RuntimeList | RuntimePage, description="Runtimes by queue and id")
+        },
+    ),
+)

@@ -1,0 +1,76 @@
+"""`ledger api`: the HTTP side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli import logs
+from cli.outcome import EXIT_CODES, CommandError, Exit
+from cli.output import say
+from cli.servers import kafka_of, postgres_of
+from cli.settings import Settings, load_settings
+
+STOP_SECONDS = 15
+"""What open requests and streams are given to end."""
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(
+        "api",
+        help=(
+            "Run the HTTP api until Ctrl-C or SIGTERM.\n\n"
+            "It asks nobody who they are: let it listen beyond loopback only behind a gateway that"
+            " does.\n\n"
+            "Example: ledger api --port 8080"
+        ),
+        epilog=EXIT_CODES,
+    )
+    def api(
+        host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
+        port: Annotated[int | None, typer.Option(help="0: any free one.")] = None,
+    ) -> None:
+        settings = load_settings(api_host=host, api_port=port)
+        logs.configure(settings.log_level)
+        serve(settings)
+
+
+def serve(settings: Settings) -> None:
+    import uvicorn
+
+    from api.app import create_app
+    from api.settings import Settings as ApiSettings
+
+    if settings.api_host not in LOOPBACK:
+        say(f"warning: {settings.api_host} is not loopback, and the api asks nobody who they are")
+    app = create_app(
+        ApiSettings(
+            connection=kafka_of(settings),
+            dsn=postgres_of(settings),
+            topics=settings.topics,
+            schema=settings.postgres_schema,
+            partitions=settings.partitions,
+            connections_max=settings.postgres_connections_max,
+            in_flight_max=settings.in_flight_max,
+        )
+    )
+    config = uvicorn.Config(
+        app,
+        host=settings.api_host,
+        port=settings.api_port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ws_max_size=65_536,
+    )
+    server = uvicorn.Server(config)
+    server.run()
+    if not server.started:
+        raise CommandError(
+            f"the api could not start at {settings.api_host}:{settings.api_port}",
+            fix="the lines above say why; --port takes another port",
+            exit_code=Exit.UNAVAILABLE,
+        )

@@ -1,0 +1,57 @@
+"""Where the servers are: what the settings name, else those of a `ledger dev` that runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.outcome import CommandError, Exit
+from cli.settings import Settings
+from ledger.embedded import Running, Stack
+from ledger.log.connection import Connection
+
+API_FILE = "api-url"
+"""In the data directory of `ledger dev`: where its api listens."""
+
+
+def kafka_of(settings: Settings) -> Connection:
+    running = None if settings.kafka else _running(settings)
+    bootstrap = settings.kafka or (running.addresses.kafka if running and running.addresses else "")
+    if not bootstrap:
+        raise _unknown("Kafka", "LEDGER_KAFKA=host:port", settings)
+    return settings.connection(bootstrap)
+
+
+def postgres_of(settings: Settings) -> str:
+    if settings.postgres is not None:
+        return settings.postgres.get_secret_value()
+    running = _running(settings)
+    if running is None or running.addresses is None:
+        raise _unknown("Postgres", "LEDGER_POSTGRES=postgresql://…", settings)
+    return running.addresses.postgres
+
+
+def api_of(settings: Settings) -> str:
+    if settings.api_url is not None:
+        return settings.api_url.rstrip("/")
+    if _running(settings) is not None:
+        try:
+            return api_file(settings.data).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            pass
+    return f"http://{settings.api_host}:{settings.api_port}"
+
+
+def api_file(data: Path) -> Path:
+    return data / API_FILE
+
+
+def _running(settings: Settings) -> Running | None:
+    return Stack.running(settings.data)
+
+
+def _unknown(what: str, setting: str, settings: Settings) -> CommandError:
+    return CommandError(
+        f"no address of {what}: none is set, and no `ledger dev` runs in {settings.data}",
+        fix=f"start one with `ledger dev`, or set {setting}",
+        exit_code=Exit.USAGE,
+    )

@@ -1,0 +1,9 @@
+"""`ledger template put`: how jobs of a type behave."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    pass

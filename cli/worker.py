@@ -1,0 +1,64 @@
+"""`ledger worker`: owns partitions, projects, reacts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from cli import logs
+from cli.outcome import EXIT_CODES
+from cli.servers import kafka_of, postgres_of
+from cli.settings import Settings, load_settings
+
+Only = Literal["owner", "projector"]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(
+        "worker",
+        help=(
+            "Run a worker until Ctrl-C or SIGTERM: it shares the partitions with other workers,"
+            " decides what is asked, and keeps the read models up to date. Logs JSON to standard"
+            " error. On SIGTERM it hands over and leaves; an exit code other than 0 means that a"
+            " part of it failed.\n\n"
+            "Example: ledger worker --health-port 8081"
+        ),
+        epilog=EXIT_CODES,
+    )
+    def worker(
+        only: Annotated[
+            Only | None, typer.Option(help="Run this part alone; the other runs elsewhere.")
+        ] = None,
+        health_port: Annotated[
+            int | None,
+            typer.Option(help="Answer /healthz, /readyz and /metrics here, on loopback."),
+        ] = None,
+    ) -> None:
+        settings = load_settings(health_port=health_port)
+        logs.configure(settings.log_level)
+        raise typer.Exit(run(settings, only))
+
+
+def run(settings: Settings, only: Only | None) -> int:
+    # Faust takes half a second to import, which no other command should pay.
+    from processors.app import WorkerSettings, run_worker
+    from processors.owner.service import OwnerSettings
+
+    return run_worker(
+        WorkerSettings(
+            owner=OwnerSettings(
+                connection=kafka_of(settings),
+                topics=settings.topics,
+                partitions=settings.partitions,
+                ledger_id=settings.ledger_id,
+                mode=settings.mode,
+                bounds=settings.bounds,
+            ),
+            dsn="" if only == "owner" else postgres_of(settings),
+            schema=settings.postgres_schema,
+            health_port=settings.health_port,
+            processing_guarantee=settings.processing_guarantee,
+        ),
+        only,
+    )

@@ -1,0 +1,396 @@
+"""Runs the user's handlers: async ones in the user's loop, others in threads, and makes a word of
+what becomes of each. It knows nothing of Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import assert_never
+
+import structlog
+from msgspec import UNSET, Raw, UnsetType
+
+from ledger.client.job_context import (
+    AwaitCompletion,
+    Context,
+    GiveBack,
+    JobCancelled,
+    JobFailure,
+)
+from ledger.client.json_values import (
+    DETAILS_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    clean_text,
+    hash_of,
+    json_bytes,
+)
+from ledger.client.runtime_session import (
+    INVALID_OUTPUT,
+    AskToStop,
+    Begin,
+    Ending,
+    Held,
+    Order,
+    Stop,
+    Why,
+)
+from ledger.domain.commands import (
+    ProgressSaid,
+    ReportedCancel,
+    ReportedFailure,
+    ReportedRelease,
+    ReportedResult,
+    ReportedWait,
+)
+from ledger.domain.strict_json import MalformedJson, UnsafeInteger
+
+log = structlog.get_logger(__name__)
+
+HANDLER_ERROR = "HANDLER_ERROR"
+PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+PARKED_MAX = 100
+"""Tasks kept for the next jobs."""
+
+AsyncHandler = Callable[[Context], Awaitable[object]]
+SyncHandler = Callable[[Context], object]
+Handler = AsyncHandler | SyncHandler
+Say = Callable[[Held, Ending | ProgressSaid | None], None]
+
+
+class Run:
+    """One job in the hands of its handler."""
+
+    __slots__ = ("context", "handler", "held", "is_async", "task", "why")
+
+    def __init__(self, held: Held, context: Context, handler: Handler, is_async: bool) -> None:
+        self.held = held
+        self.context = context
+        self.handler = handler
+        self.is_async = is_async
+        self.task: asyncio.Task[None] | None = None
+        """While an async handler runs."""
+        self.why: Why | None = None
+        """It was told to stop."""
+
+
+class Handlers:
+    """`take` orders from any thread; `say` is called with what became of each job, from the thread
+    that its handler ran in."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        slots: int,
+        loop: asyncio.AbstractEventLoop,
+        say: Say,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`failed` is told what is no failure of a job but one of ours."""
+        self._handlers = {
+            job_type: (handler, _is_async(handler)) for job_type, handler in handlers.items()
+        }
+        self._loop = loop
+        self._say = say
+        self._failed = failed
+        self._runs: dict[Held, Run] = {}
+        self._ready: deque[Run] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._parked: list[asyncio.Future[None]] = []
+        self._runner_is_coming = False
+        self._clean = contextvars.copy_context()
+        self._threads = Threads(slots, self._run_in_thread)
+        self._closed = False
+        self._idle: asyncio.Event | None = None
+
+    # --- From any thread -------------------------------------------------------------------------
+    def take(self, orders: list[Order]) -> None:
+        """Those for threads at once: a loop that is busy must not keep them waiting."""
+        for_loop: list[tuple[Run, Order]] = []
+        for order in orders:
+            run = self._run_of(order)
+            if run is None:
+                continue
+            if run.is_async:
+                for_loop.append((run, order))
+            elif isinstance(order, Begin):
+                self._threads.put(run)
+            else:
+                self._tell(run, order)
+        if for_loop:
+            try:
+                self._loop.call_soon_threadsafe(self._take_in_loop, for_loop)
+            except RuntimeError:  # The loop is closed: nobody is there to do the work.
+                for run, _ in for_loop:
+                    self._end(run, _released(run.held, Why.LEAVING))
+
+    def stop(self, why: Why) -> None:
+        """Tell all that run to stop. Called in the loop."""
+        for run in list(self._runs.values()):
+            self._tell(run, Stop(run.held, why))
+        while self._ready:
+            run = self._ready.popleft()
+            self._end(run, _released(run.held, why))
+
+    @property
+    def running(self) -> int:
+        return len(self._runs)
+
+    async def idle(self, seconds: float) -> bool:
+        """Whether all had come back before the time was up."""
+        idle = self._idle = asyncio.Event()
+        if self._runs:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(idle.wait(), seconds)
+        return not self._runs
+
+    async def close(self) -> None:
+        """Ends the tasks and threads that wait for jobs; a thread at work is left alone."""
+        self._closed = True
+        self._threads.close()
+        for runner in self._runners:
+            runner.cancel()
+        if self._runners:
+            await asyncio.wait(self._runners)
+
+    def _run_of(self, order: Order) -> Run | None:
+        held = order.held
+        if not isinstance(order, Begin):
+            return self._runs.get(held)
+        handler, is_async = self._handlers[held.body.type]
+        run = self._runs[held] = Run(held, Context(held, self._say), handler, is_async)
+        return run
+
+    def _tell(self, run: Run, order: Order) -> None:
+        cancelled = run.context.cancelled
+        match order:
+            case AskToStop():
+                cancelled.set(order.reason, order.deadline)
+            case Stop():
+                lost = order.why is Why.LOST or order.why is Why.RAN_OUT
+                cancelled.set(order.why.value, None, is_lost=lost)
+                first = run.why is None
+                run.why = run.why or order.why
+                if first and run.task is not None:
+                    run.task.cancel()
+            case Begin():
+                pass
+            case _:
+                assert_never(order)
+
+    def _ended_unbegun(self, run: Run) -> bool:
+        """It was told to stop before its turn came."""
+        if run.why is not None:
+            self._end(run, _stopped(run.held, run.why))
+        return run.why is not None
+
+    def _end(self, run: Run, word: Ending | None) -> None:
+        self._runs.pop(run.held, None)
+        self._say(run.held, word)
+        if self._idle is not None and not self._runs:
+            with suppress(RuntimeError):  # The loop is closed: nobody waits.
+                self._loop.call_soon_threadsafe(self._idle.set)
+
+    # --- In the loop -----------------------------------------------------------------------------
+    def _take_in_loop(self, orders: list[tuple[Run, Order]]) -> None:
+        for run, order in orders:
+            if isinstance(order, Begin):
+                self._ready.append(run)
+            else:
+                self._tell(run, order)
+        if self._ready:
+            self._call_runner()
+
+    def _call_runner(self) -> None:
+        """See that somebody looks at what is ready."""
+        if self._runner_is_coming or self._closed:
+            return
+        self._runner_is_coming = True
+        while self._parked:
+            parked = self._parked.pop()
+            if not parked.done():
+                parked.set_result(None)
+                return
+        runner = self._loop.create_task(self._runner(), context=self._clean.copy())
+        self._runners.add(runner)
+        runner.add_done_callback(self._runner_ended)
+
+    def _runner_ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            self._failed(error)
+        if self._ready:
+            self._call_runner()
+
+    async def _runner(self) -> None:
+        """Job after job in one task: a task for each would cost more than all else together. While
+        one is under way that may wait, another runner comes for what is ready behind it."""
+        task = asyncio.current_task()
+        assert task is not None
+        ready = self._ready
+        while True:
+            self._runner_is_coming = False
+            while ready:
+                run = ready.popleft()
+                if ready:
+                    self._call_runner()
+                await self._run_async(run, task)
+                if contextvars.copy_context() != self._clean or task.cancelling():
+                    return  # The job left something behind; the next one starts clean.
+            if len(self._parked) >= PARKED_MAX or self._closed:
+                return
+            parked = self._loop.create_future()
+            self._parked.append(parked)
+            await parked
+
+    async def _run_async(self, run: Run, task: asyncio.Task[None]) -> None:
+        held = run.held
+        if self._ended_unbegun(run):
+            return
+        run.task = task
+        word: Ending | None
+        try:
+            output = await run.handler(run.context)  # type: ignore[misc]
+            word = _result(held, output)
+        except asyncio.CancelledError as error:
+            if run.why is None and (self._closed or task.cancelling()):
+                self._end(run, _released(held, Why.LEAVING))
+                raise
+            while run.why is not None and task.cancelling():
+                task.uncancel()
+            word = _raised(run, error)
+        except Exception as error:
+            word = _raised(run, error)
+        finally:
+            run.task = None
+        self._end(run, word)
+
+    # --- In threads ------------------------------------------------------------------------------
+    def _run_in_thread(self, run: Run) -> None:
+        held = run.held
+        if self._ended_unbegun(run):
+            return
+        word: Ending | None
+        try:
+            word = _result(held, run.handler(run.context))
+        except BaseException as error:  # Also what asks a process to exit: this is only a thread.
+            word = _raised(run, error)
+        self._end(run, word)
+
+
+class Threads:
+    """Daemon threads, as many as jobs at once, made when needed: one that never comes back does not
+    keep the process from ending."""
+
+    def __init__(self, threads_max: int, work: Callable[[Run], None]) -> None:
+        self._max = threads_max
+        self._work = work
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._threads = 0
+        self._idle = Semaphore(0)
+
+    def put(self, run: Run) -> None:
+        """Called from one thread."""
+        self._queue.put(run)
+        if not self._idle.acquire(blocking=False) and self._threads < self._max:
+            self._threads += 1
+            name = f"ledger-job-{self._threads}"
+            Thread(target=self._serve, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (run := self._queue.get()) is not None:
+            self._work(run)
+            self._idle.release()
+
+
+# --- Words ---------------------------------------------------------------------------------------
+def _result(held: Held, output: object) -> ReportedResult | ReportedFailure:
+    try:
+        data = json_bytes(output)
+        output_hash = hash_of(output, data)
+    except (MalformedJson, UnsafeInteger) as error:
+        return _failure(held, INVALID_OUTPUT, f"the output is {error}", retryable=False)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        message = f"the output takes {len(data)} bytes; {PAYLOAD_BYTES_MAX} fit"
+        return _failure(held, PAYLOAD_TOO_LARGE, message, retryable=False)
+    return ReportedResult(held.job_id, held.fence, Raw(data), None, output_hash)
+
+
+def _raised(run: Run, error: BaseException) -> Ending | None:
+    held = run.held
+    match error:
+        case JobFailure():
+            return ReportedFailure(
+                held.job_id,
+                held.fence,
+                clean_text(error.code, 100),
+                clean_text(error.message),
+                error.retryable,
+                error.retry_after,
+                _details(error.details),
+            )
+        case GiveBack():
+            return ReportedRelease(held.job_id, held.fence, clean_text(error.reason))
+        case AwaitCompletion():
+            return ReportedWait(held.job_id, held.fence, error.timeout_seconds)
+        case JobCancelled() | asyncio.CancelledError() if run.context.cancelled:
+            return _stopped(held, run.why or Why.GRACE_ENDED)
+        case _ if run.why is Why.LOST or run.why is Why.RAN_OUT or run.why is Why.LEAVING:
+            return _stopped(held, run.why)
+        case _:
+            log.warning(
+                "runtime.handler_failed",
+                job=held.job_id,
+                type=held.body.type,
+                attempt=held.attempt,
+                exc_info=error,
+            )
+            message = clean_text(f"{type(error).__name__}: {error}")
+            return _failure(held, HANDLER_ERROR, message, retryable=True)
+
+
+def _stopped(held: Held, why: Why) -> Ending | None:
+    match why:
+        case Why.LOST:
+            return None
+        case Why.GRACE_ENDED:
+            return ReportedCancel(held.job_id, held.fence)
+        case Why.RAN_OUT | Why.LEAVING:
+            return _released(held, why)
+        case _:
+            assert_never(why)
+
+
+def _released(held: Held, why: Why) -> ReportedRelease:
+    return ReportedRelease(held.job_id, held.fence, why.value)
+
+
+def _failure(held: Held, code: str, message: str, *, retryable: bool) -> ReportedFailure:
+    return ReportedFailure(held.job_id, held.fence, code, clean_text(message), retryable)
+
+
+def _details(details: object) -> Raw | UnsetType:
+    if details is None:
+        return UNSET
+    try:
+        data = json_bytes(details)
+    except (MalformedJson, UnsafeInteger) as error:
+        return Raw(json_bytes({"omitted": str(error)}))
+    if len(data) > DETAILS_BYTES_MAX:
+        return Raw(json_bytes({"omitted": f"{len(data)} bytes; {DETAILS_BYTES_MAX} fit"}))
+    return Raw(data)
+
+
+def _is_async(handler: Handler) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004 (an object with an async __call__)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)

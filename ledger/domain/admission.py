@@ -1,0 +1,142 @@
+"""Whether a request becomes a job: its key, its template, and the room there is."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from ledger.domain import bulk
+from ledger.domain.commands import Asked, RequestJob, RerunJob
+from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve
+from ledger.domain.decisions import Decided, Decision
+from ledger.domain.events import Event, JobCancelled, JobRequested, decoded
+from ledger.domain.ids import SECOND, Micros
+from ledger.domain.job import status
+from ledger.domain.leases import refuse_other_version
+from ledger.domain.partition import Partition
+from ledger.domain.rejections import Rejected, Rejection, not_found
+from ledger.domain.strict_json import UnsafeInteger
+
+SKEW_US = 60 * SECOND
+"""A sender's clock may be this far ahead or behind before it matters."""
+
+
+def admit(partition: Partition, request: RequestJob, asked: Asked, at: Micros) -> Decision:
+    """A key that came before answers first, whatever has become of the template since."""
+    queue = partition.queues.get(request.queue)
+    newest = queue.template(request.type) if queue is not None else None
+    version = request.template_version
+    pinned = newest
+    if version is not None:
+        pinned = queue.template(request.type, version) if queue is not None else None
+    governing = pinned or newest
+    key = None
+    window = partition.bounds.commands_us
+    if request.idempotency_key is not None:
+        try:
+            key = key_of(request, NO_TEMPLATE if governing is None else governing.template)
+        except UnsafeInteger as error:
+            return _invalid(f"/payload{error.pointer}", str(error))
+        assert key is not None
+        window = key.window_us
+        if (answer := _answered(partition, key, asked, at)) is not None:
+            return answer
+    if expired := _expired(asked, window):
+        return expired
+    if version is not None and pinned is None:
+        return Rejected(
+            Rejection.TEMPLATE_NOT_FOUND,
+            f"no version {version} of template {request.type} is held",
+            pointer="/template_version",
+        )
+    if refused := _closed(newest) or _full(partition):
+        return refused
+    order = partition.next_order(at)
+    event = resolve(request, pinned, key, seed=asked.command_id, at=at, order=order)
+    if isinstance(event, Rejected):
+        return event
+    return Decided((event, *_withdrawn(partition, event, asked.offset)), event.job_id)
+
+
+def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros) -> Decision:
+    """A new job that asks for what an ended one did. That one may be forgotten here: then the
+    command brings it along, and as all open jobs are known, it has ended."""
+    job = partition.job(command.job_id)
+    if job is not None and job.end is None:
+        return Rejected(
+            Rejection.JOB_NOT_CLOSED, "only an ended job can be rerun", job.id, status(job)
+        )
+    if job is not None:
+        if refused := refuse_other_version(job, command.if_version):
+            return refused
+        original = job.request
+    elif command.original is not UNSET:
+        brought = decoded(command.original, JobRequested)
+        if brought is None or brought.job_id != command.job_id:
+            return _invalid("/original", "not the request of that job")
+        original = brought
+    else:
+        return not_found(command.job_id)
+    if expired := _expired(asked, partition.bounds.commands_us):
+        return expired
+    queue = partition.queues.get(original.queue)
+    newest = queue.template(original.type) if queue is not None else None
+    if refused := _closed(newest) or _full(partition):
+        return refused
+    order = partition.next_order(at)
+    event = rerun(original, command, seed=asked.command_id, at=at, order=order)
+    return Decided((event,), event.job_id)
+
+
+def _answered(partition: Partition, key: Key, asked: Asked, at: Micros) -> Decision | None:
+    said_at = asked.sent_at if asked.sent_at is not None else asked.appended_at
+    held = partition.keys.find(bytes.fromhex(key.digest), at, said_at or at)
+    if held is None:
+        return None
+    if held.content.hex() == key.content:
+        return Decided(job_id=held.job_id, deduplicated=True, replayed=True)
+    return Rejected(
+        Rejection.IDEMPOTENCY_KEY_REUSED,
+        "the same idempotency key came with other content",
+        held.job_id,
+        pointer="/idempotency_key",
+    )
+
+
+def _expired(asked: Asked, window_us: int) -> Rejected | None:
+    """What was forgotten cannot come back: the copy of a request that old is refused."""
+    if asked.sent_at is None or asked.appended_at - asked.sent_at <= window_us + SKEW_US:
+        return None
+    return Rejected(
+        Rejection.COMMAND_EXPIRED,
+        "the request is older than the time for which its id or key is remembered",
+    )
+
+
+def _closed(newest: Pinned | None) -> Rejected | None:
+    if newest is None or newest.template.enabled:
+        return None
+    return Rejected(Rejection.TEMPLATE_DISABLED, "the type's template is disabled")
+
+
+def _full(partition: Partition) -> Rejected | None:
+    bounds = partition.bounds
+    if partition.open_bytes >= bounds.open_bytes_max:
+        return Rejected(Rejection.QUEUE_FULL, "the partition's open jobs fill their memory")
+    if len(partition.keys) >= bounds.keys_max or len(partition.outcomes) >= bounds.commands_max:
+        return Rejected(Rejection.QUEUE_FULL, "the partition remembers as many keys as it may")
+    return None
+
+
+def _withdrawn(partition: Partition, job: JobRequested, offset: int) -> tuple[Event, ...]:
+    """A bulk cancel covers requests that were acknowledged before it, though read after it."""
+    if not job.cancel_supported:
+        return ()
+    for operation_id, part in partition.bulk_parts.items():
+        if offset < part.requests_end and bulk.covers(part.where, job):
+            cancelled = JobCancelled(job.job_id, "at_once", part.reason, part.by)
+            return (cancelled, bulk.advanced(operation_id, 1))
+    return ()
+
+
+def _invalid(pointer: str, detail: str) -> Rejected:
+    return Rejected(Rejection.VALIDATION_FAILED, detail, pointer=pointer)

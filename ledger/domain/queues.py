@@ -1,0 +1,85 @@
+"""What one queue holds beside its jobs: who is next, templates, sessions of runtimes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ledger.domain.commands import Template
+from ledger.domain.creation import Pinned
+from ledger.domain.events import LeaseGranted, RuntimeEnded, RuntimeStarted, TemplatePut, decoded
+from ledger.domain.ids import Micros, QueueName, RuntimeId, Session
+from ledger.domain.ready import Ready
+
+
+class RuntimeSession(Struct, frozen=True, gc=False):
+    session: Session
+    types: tuple[str, ...]
+    period_us: int
+    started_at: Micros
+    number: int = 0
+    """Of the last assignment given to it."""
+
+
+class Queue:
+    __slots__ = ("name", "pinned", "ready", "sessions", "templates")
+
+    def __init__(self, name: QueueName, ready: Ready) -> None:
+        self.name = name
+        self.ready = ready
+        self.templates: dict[str, dict[int, Pinned]] = {}
+        """Versions by type: the newest, and those that open jobs hold."""
+        self.pinned: Counter[tuple[str, int]] = Counter()
+        self.sessions: dict[RuntimeId, RuntimeSession] = {}
+
+    # --- Templates -------------------------------------------------------------------------------
+    def template(self, job_type: str, version: int | None = None) -> Pinned | None:
+        versions = self.templates.get(job_type)
+        if not versions:
+            return None
+        return versions.get(max(versions) if version is None else version)
+
+    def put_template(self, event: TemplatePut) -> bool:
+        """False: it does not have the form that this version knows."""
+        template = decoded(event.template, Template)
+        if template is None:
+            return False
+        versions = self.templates.setdefault(event.type, {})
+        for version in [v for v in versions if not self.pinned[event.type, v]]:
+            del versions[version]
+        versions[event.version] = Pinned(event.version, template)
+        return True
+
+    def pin(self, job_type: str, version: int) -> None:
+        """An open job holds that version."""
+        self.pinned[job_type, version] += 1
+
+    def unpin(self, job_type: str, version: int) -> None:
+        self.pinned[job_type, version] -= 1
+        if self.pinned[job_type, version] > 0:
+            return
+        del self.pinned[job_type, version]
+        versions = self.templates.get(job_type, {})
+        if version in versions and version != max(versions):
+            del versions[version]
+
+    # --- Sessions --------------------------------------------------------------------------------
+    def start_session(self, event: RuntimeStarted, at: Micros) -> None:
+        known = self.sessions.get(event.runtime_id)
+        same = known is not None and known.session == event.session
+        number = known.number if known is not None and same else 0
+        self.sessions[event.runtime_id] = RuntimeSession(
+            event.session, event.types, event.period_us, at, number
+        )
+
+    def end_session(self, event: RuntimeEnded) -> None:
+        known = self.sessions.get(event.runtime_id)
+        if known is not None and known.session == event.session:
+            del self.sessions[event.runtime_id]
+
+    def count_assignment(self, event: LeaseGranted) -> None:
+        known = self.sessions.get(event.runtime_id)
+        if known is not None and known.session == event.session and event.number > known.number:
+            self.sessions[event.runtime_id] = replace(known, number=event.number)

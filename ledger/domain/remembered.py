@@ -1,0 +1,250 @@
+"""What a partition remembers of what is over, and for how long: closed jobs, idempotency keys, and
+what became of commands. Oldest first out; each table has a bound."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+from ledger.domain.commands import LockJob, RequestJob, RerunJob
+from ledger.domain.entries import Entry
+from ledger.domain.events import (
+    JOB_EVENTS,
+    BulkStarted,
+    CommandDuplicated,
+    CommandRejected,
+    Event,
+    JobRequested,
+    LeaseGranted,
+    TemplatePut,
+)
+from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
+from ledger.domain.job import Job
+from ledger.domain.rejections import PASSING, Rejection
+from ledger.domain.sizes import size_of
+
+KEYED = "ik."
+"""Ids of commands sent under an Idempotency-Key: `ik.<digest of route and key>.<of content>`."""
+LATE_US = 300 * SECOND
+"""Keys and ids are held so much longer than they count: for a copy that was sent while they did,
+by a clock that is wrong or through an intake that is slow."""
+FORGET_MAX = 2_000
+"""Rows that one entry drops, at most: more than it can add."""
+
+
+class Bounds(Struct, frozen=True, gc=False):
+    """What one partition may hold in memory."""
+
+    open_bytes_max: int = 1 << 30
+    closed_us: int = 3_600 * SECOND
+    closed_max: int = 200_000
+    closed_bytes_max: int = 64 << 20
+    keys_max: int = 5_000_000
+    commands_us: int = 3_600 * SECOND
+    commands_max: int = 5_000_000
+    refusals_max: int = 10_000
+
+
+# --- Closed jobs ---------------------------------------------------------------------------------
+class ClosedJobs:
+    """Jobs that ended lately, in the order in which they ended."""
+
+    __slots__ = ("_bounds", "_jobs", "_order", "bytes")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._jobs: dict[JobId, Job] = {}
+        self._order: deque[JobId] = deque()
+        self.bytes = 0
+
+    def get(self, job_id: JobId) -> Job | None:
+        return self._jobs.get(job_id)
+
+    def add(self, job: Job) -> None:
+        self._jobs[job.id] = job
+        self._order.append(job.id)
+        self.bytes += size_of(job)
+
+    def replace(self, before: Job, after: Job) -> None:
+        self._jobs[after.id] = after
+        self.bytes += size_of(after) - size_of(before)
+
+    def forget(self, at: Micros) -> None:
+        bounds, order = self._bounds, self._order
+        for _ in range(min(FORGET_MAX, len(order))):
+            oldest = self._jobs[order[0]]
+            young = (oldest.finished_at or 0) > at - bounds.closed_us
+            if young and len(order) <= bounds.closed_max and self.bytes <= bounds.closed_bytes_max:
+                return
+            del self._jobs[order.popleft()]
+            self.bytes -= size_of(oldest)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._jobs
+
+    def values(self) -> list[Job]:
+        return list(self._jobs.values())
+
+
+# --- Idempotency keys ----------------------------------------------------------------------------
+class KeyHolder(Struct, frozen=True, gc=False):
+    """Which job a key stands for, and until when. `content` is a digest of what it asks for."""
+
+    digest: bytes
+    job_id: JobId
+    content: bytes
+    until: Micros
+
+
+class Keys:
+    """By length of window: within one they end in the order in which they came."""
+
+    __slots__ = ("_by_window", "_held")
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, KeyHolder] = {}
+        self._by_window: dict[int, deque[KeyHolder]] = {}
+
+    def find(self, digest: bytes, at: Micros, said_at: Micros) -> KeyHolder | None:
+        """Who answers for a key at `at`; later still, for a copy that was said while it counted."""
+        held = self._held.get(digest)
+        return held if held is not None and held.until > min(at, said_at) else None
+
+    def add(self, holder: KeyHolder, at: Micros) -> None:
+        self._held[holder.digest] = holder
+        self._by_window.setdefault(holder.until - at, deque()).append(holder)
+
+    def forget(self, at: Micros) -> None:
+        for window, holders in list(self._by_window.items()):
+            for _ in range(min(FORGET_MAX, len(holders))):
+                if holders[0].until + LATE_US > at:
+                    break
+                oldest = holders.popleft()
+                if self._held.get(oldest.digest) is oldest:
+                    del self._held[oldest.digest]
+            if not holders:
+                del self._by_window[window]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def values(self) -> list[KeyHolder]:
+        return list(self._held.values())
+
+
+# --- Outcomes of commands ------------------------------------------------------------------------
+class Outcome(Struct, frozen=True, gc=False):
+    """What became of a command, for whoever asks again under the same id."""
+
+    content: str
+    """Digest of what it asked for, where its id says so."""
+    at: Micros
+    job_id: JobId | None = None
+    grants: tuple[LeaseGranted, ...] = ()
+    rejected: CommandRejected | None = None
+    template_version: int | None = None
+    operation_id: str | None = None
+
+
+class Outcomes:
+    """Of commands that would not find their outcome in the state itself if they came again: those
+    under an Idempotency-Key, and those whose copy would make a job, or take a lease, once more."""
+
+    __slots__ = ("_bounds", "_held", "_order")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._held: dict[str, Outcome] = {}
+        self._order: deque[str] = deque()
+
+    def get(self, identity: str) -> Outcome | None:
+        return self._held.get(identity)
+
+    def note(self, command_id: str, entry: Entry, at: Micros) -> None:
+        if command_id.startswith(KEYED):
+            outcome = _keyed_outcome(command_id, entry.events, at)
+        else:
+            outcome = self._plain_outcome(entry.events, at)
+        if outcome is None:
+            return
+        identity = identity_of(command_id)[0]
+        # The first one stands: what follows under the same id are its duplicates and conflicts.
+        if identity in self._held or len(self._held) >= self._bounds.commands_max:
+            return
+        self._held[identity] = outcome
+        self._order.append(identity)
+
+    def forget(self, at: Micros) -> None:
+        held, order = self._held, self._order
+        for _ in range(min(FORGET_MAX, len(order))):
+            if held[order[0]].at + self._bounds.commands_us + LATE_US > at:
+                return
+            del held[order.popleft()]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def items(self) -> list[tuple[str, Outcome]]:
+        return list(self._held.items())
+
+    def _plain_outcome(self, events: tuple[Event, ...], at: Micros) -> Outcome | None:
+        first = events[0] if events else None
+        match first:
+            case JobRequested():
+                # A key that is held for longer answers for the command's id, too.
+                if (first.key_until or 0) - at >= self._bounds.commands_us:
+                    return None
+                return Outcome("", at, first.job_id)
+            case LeaseGranted(session=session) if session == NO_SESSION:
+                return Outcome("", at, None, _grants(events))
+            case CommandRejected() if first.command_type in _ONCE:
+                return _refusal("", first, at)
+            case _:
+                return None
+
+
+_CODES = frozenset(Rejection)
+_ONCE = (RequestJob.TYPE, RerunJob.TYPE, LockJob.TYPE)
+"""Commands whose refused copy might be accepted later."""
+
+
+def _keyed_outcome(command_id: str, events: tuple[Event, ...], at: Micros) -> Outcome | None:
+    content = identity_of(command_id)[1]
+    for event in events:
+        match event:
+            case CommandRejected():
+                return _refusal(content, event, at)
+            case TemplatePut():
+                return Outcome(content, at, template_version=event.version)
+            case BulkStarted():
+                return Outcome(content, at, operation_id=event.operation_id)
+            case CommandDuplicated():
+                return Outcome(content, at, event.job_id)
+            case _ if isinstance(event, JOB_EVENTS):
+                return Outcome(content, at, event.job_id, _grants(events))
+            case _:
+                pass
+    return Outcome(content, at)
+
+
+def _grants(events: tuple[Event, ...]) -> tuple[LeaseGranted, ...]:
+    return tuple(e for e in events if isinstance(e, LeaseGranted) and e.session == NO_SESSION)
+
+
+def _refusal(content: str, event: CommandRejected, at: Micros) -> Outcome | None:
+    """None for one that binds nothing, or that only a later version could explain."""
+    if event.code not in _CODES or event.code in PASSING:
+        return None
+    return Outcome(content, at, event.job_id, rejected=event)
+
+
+def identity_of(command_id: str) -> tuple[str, str]:
+    """(what makes it the same command, digest of its content or "")."""
+    if command_id.startswith(KEYED):
+        identity, _, content = command_id.rpartition(".")
+        return identity, content
+    return command_id, ""

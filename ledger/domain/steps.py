@@ -1,0 +1,102 @@
+"""A step, the unit of leasing: where it stands, and under which lease. A plain job has one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from ledger.domain.failures import Failure
+from ledger.domain.ids import Fence, Micros, RuntimeId, Session, StepName
+
+
+class Status(StrEnum):
+    """Where a job stands."""
+
+    PENDING = "pending"
+    """Waits to be leased. Surprising: also while its `ready_at` lies ahead."""
+    LEASED = "leased"
+    """Given to a runtime that has not started it. Moved by start, or by its lease's end."""
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Given up for an external completion. Holds no lease, and its fence is still good."""
+    CANCELLING = "cancelling"
+    """Its runtime was asked to stop. Surprising: a result that arrives now still wins."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """Ended by the clock: never started in time. An attempt that expires is only an event."""
+
+
+# --- Phases of a step: impossible combinations cannot be written ---------------------------------
+class Lease(Struct, frozen=True, gc=False):
+    runtime_id: RuntimeId
+    session: Session
+    number: int
+    fence: Fence
+    since: Micros
+    until: Micros
+    """Where it ends if nothing is heard; it ends by its event, never by the instant alone."""
+
+
+class Pending(Struct, frozen=True, gc=False, tag="pending"):
+    ready_at: Micros
+
+
+class Leased(Struct, frozen=True, gc=False, tag="leased"):
+    lease: Lease
+
+
+class Running(Struct, frozen=True, gc=False, tag="running"):
+    lease: Lease
+    deadline: Micros
+
+
+class Waiting(Struct, frozen=True, gc=False, tag="waiting"):
+    lease: Lease
+    """The one that was given up: who may complete, and under which fence."""
+    until: Micros
+
+
+class Settled(Struct, frozen=True, gc=False, tag="settled"):
+    status: Status
+
+
+Phase = Pending | Leased | Running | Waiting | Settled
+EndedHow = Literal["", "succeeded", "failed", "released"]
+
+
+class Progress(Struct, frozen=True, gc=False):
+    percent: float | None
+    phase: str | None
+    message: str | None
+    at: Micros
+
+
+class Step(Struct, frozen=True, gc=False):
+    """The unit of leasing. `attempt` counts grants not given back: 0 before the first."""
+
+    name: StepName
+    phase: Phase
+    attempt: int = 0
+    started_at: Micros | None = None
+    """Of the latest attempt that started."""
+    finished_at: Micros | None = None
+    failure: Failure | None = None
+    progress: Progress | None = None
+    ended_fence: Fence = Fence(0)
+    """Of the last attempt that ended by its runtime's own word, so that saying it again is no
+    news. An attempt that expired leaves it alone: what its runtime still says is stale."""
+    ended_how: EndedHow = ""
+    """That word: only the same one is no news."""
+
+
+LIVE = (Leased, Running)
+CURRENT = (Leased, Running, Waiting)
+
+
+def held_lease(step: Step) -> Lease | None:
+    """The lease that is live by the record; None while pending, waiting or settled."""
+    return step.phase.lease if isinstance(step.phase, LIVE) else None

@@ -1,0 +1,53 @@
+"""Templates: how jobs of one type behave, by version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ledger.domain.commands import PutTemplate, RequestJob, Template
+from ledger.domain.decisions import Decided, Decision
+from ledger.domain.events import TemplatePut
+from ledger.domain.partition import Partition
+from ledger.domain.pointers import is_pointer
+from ledger.domain.rejections import Rejected, Rejection
+
+POINTERS_MAX = 20
+_FIELDS = frozenset(RequestJob.__struct_fields__)
+
+
+def put(partition: Partition, command: PutTemplate) -> Decision:
+    """The next version; equal content makes none."""
+    if wrong := _wrong(command.template):
+        return wrong
+    queue = partition.queues.get(command.queue)
+    newest = queue.template(command.type) if queue else None
+    if newest is not None and _content(newest.template) == _content(command.template):
+        return Decided(template_version=newest.version)
+    version = newest.version + 1 if newest else 1
+    content = msgspec.Raw(msgspec.json.encode(command.template))
+    put = TemplatePut(command.queue, command.type, version, content)
+    return Decided((put,), template_version=version)
+
+
+def _content(template: Template) -> Any:
+    """Its JSON value: how a schema was written (spaces, order of keys) makes no other template."""
+    return msgspec.json.decode(msgspec.json.encode(template))
+
+
+def _wrong(template: Template) -> Rejected | None:
+    """Pointers are those of the template's own body."""
+    if len(template.idempotency_scope) > POINTERS_MAX:
+        return _invalid("/idempotency_scope", f"more than {POINTERS_MAX} pointers")
+    for index, pointer in enumerate(template.idempotency_scope):
+        if not is_pointer(pointer):
+            return _invalid(f"/idempotency_scope/{index}", "no JSON pointer into a request")
+    for index, name in enumerate(template.overridable):
+        if name not in _FIELDS:
+            return _invalid(f"/overridable/{index}", "a request has no such field")
+    return None
+
+
+def _invalid(pointer: str, detail: str) -> Rejected:
+    return Rejected(Rejection.VALIDATION_FAILED, detail, pointer=pointer)

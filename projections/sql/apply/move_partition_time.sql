@@ -1,0 +1,1 @@
+UPDATE partitions SET at = %(at)s WHERE partition = %(partition)s

@@ -1,0 +1,120 @@
+"""Settings are read once, from variables and a file; what is not one is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.settings import SettingsError, load_settings, source_of
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_variable_wins_over_the_file_and_the_file_over_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("ledger.toml").write_text('kafka = "file:1"\npartitions = 4\n')
+    monkeypatch.setenv("LEDGER_KAFKA", "variable:1")
+
+    settings = load_settings()
+
+    assert (settings.kafka, settings.partitions, settings.prefix) == ("variable:1", 4, "")
+    assert source_of("kafka") == "LEDGER_KAFKA"
+    assert source_of("partitions") == "ledger.toml"
+    assert source_of("prefix") == "default"
+
+
+def test_the_command_line_wins_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_API_PORT", "1")
+
+    assert load_settings(api_port=2, api_host=None).api_port == 2
+
+
+def test_a_misspelt_variable_is_an_error_that_names_the_right_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEDGER_KAFAK", "127.0.0.1:9092")
+
+    with pytest.raises(
+        SettingsError, match=r"LEDGER_KAFAK is not a setting; did you mean LEDGER_K"
+    ):
+        load_settings()
+
+
+def test_a_misspelt_name_in_the_file_is_an_error_that_names_the_right_one() -> None:
+    Path("ledger.toml").write_text("partitons = 4\n")
+
+    with pytest.raises(SettingsError, match=r"partitons is not a setting; did you mean partitions"):
+        load_settings()
+
+
+def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_PARTITIONS", "many")
+    monkeypatch.setenv("LEDGER_MODE", "test")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert "LEDGER_PARTITIONS" in str(caught.value)
+    assert "LEDGER_MODE" in str(caught.value)
+
+
+def test_a_wrong_secret_is_not_repeated_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_KAFKA_SASL_MECHANISM", "hunter2")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["LEDGER_CACHE", "LEDGER_CRASH_AT", "LEDGER_TEST_KAFKA"])
+def test_variables_of_the_tools_around_are_no_mistake(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+
+    load_settings()
+
+
+def test_exactly_once_is_refused_and_the_reason_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_PROCESSING_GUARANTEE", "exactly_once")
+
+    with pytest.raises(SettingsError, match="lost and doubled data"):
+        load_settings()
+
+
+def test_sasl_without_a_password_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_KAFKA_SECURITY", "SASL_SSL")
+    monkeypatch.setenv("LEDGER_KAFKA_USERNAME", "ledger")
+
+    with pytest.raises(SettingsError, match="set LEDGER_KAFKA_PASSWORD"):
+        load_settings()
+
+
+def test_a_missing_certificate_is_told_when_the_connection_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEDGER_KAFKA_SECURITY", "SSL")
+    monkeypatch.setenv("LEDGER_KAFKA_CA", "/nowhere/ca.pem")
+
+    with pytest.raises(SettingsError, match="certificates for Kafka cannot be read"):
+        load_settings().connection("127.0.0.1:9092")
+
+
+def test_a_file_that_a_variable_names_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_CONFIG", "elsewhere.toml")
+
+    with pytest.raises(SettingsError, match="does not exist"):
+        load_settings()
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = load_settings()
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.partitions = 3
