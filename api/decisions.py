@@ -113,7 +113,7 @@ async def job_answer(
         return accepted_response(decision)
     job = decision.job if decision.job is not None else await _viewed(ask, decision)
     if job is None and decision.undecided is not None:
-        return accepted_response(decision.undecided)
+        return accepted_response(ask.services.gateway.remember(decision.undecided))
     if job is None:
         raise refused("VIEW_BEHIND", "accepted; the view does not show the job yet")
     if respond is not None:

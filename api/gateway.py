@@ -117,7 +117,7 @@ class Gateway:
         return self._in_flight
 
     def place_of(self, command_id: str) -> Place | None:
-        """Where a command lies that this gateway sent and saw no decision of."""
+        """Where a command lies that this gateway answered as undecided."""
         return self._places.get(CommandId(command_id))
 
     async def decide(
@@ -168,10 +168,13 @@ class Gateway:
 
     def undecided(self, waiter: Waiter) -> Undecided:
         assert waiter.place is not None
-        command_id = waiter.sent.command_id
-        self._places[command_id] = waiter.place
+        return self.remember(Undecided(waiter.sent.command_id, waiter.place))
+
+    def remember(self, undecided: Undecided) -> Undecided:
+        """So that `place_of` can tell where it lies."""
+        self._places[undecided.command_id] = undecided.place
         _trim(self._places, PLACES_MAX)
-        return Undecided(command_id, waiter.place)
+        return undecided
 
     def give_back(self, sent: Sent, items: Sequence[Raw]) -> None:
         """Release what was granted to `sent`; nobody waits for it, and twice is no news."""

@@ -83,7 +83,6 @@ def _run(settings: Settings, count: int) -> Outcome:
 
     with (
         interruptible(),
-        # What is set for a real ledger must not turn the demo towards it.
         LocalLedger(settings, directory=None, api_port=0, tell=tell) as ledger,
     ):
         runtimes = {
@@ -126,7 +125,7 @@ class _Demo:
 
         settings = self._ledger.settings
         async with Producer(
-            kafka_of(settings.model_copy(update={"kafka": self._ledger.stack.addresses.kafka})),
+            kafka_of(settings),
             partitions=settings.partitions,
             prefix=settings.prefix,
             wait_seconds=30.0,

@@ -45,6 +45,20 @@ def _log(module: Any, error: Exception) -> CommandError | None:
             return None
 
 
+def _client(module: Any, error: Exception) -> CommandError | None:
+    match error:
+        case module.Refused():
+            missing = error.code.endswith("_NOT_FOUND")
+            return CommandError(str(error), exit_code=Exit.NOT_FOUND if missing else Exit.REFUSED)
+        case module.Undecided():
+            fix = "a worker decides it: is one running? repeating is safe"
+            return CommandError(str(error), fix=fix, exit_code=Exit.UNDECIDED)
+        case module.ClientError():
+            return CommandError(str(error), fix="`ledger doctor` says what is wrong")
+        case _:
+            return None
+
+
 def _kafka(module: Any, error: Exception) -> CommandError | None:
     if not isinstance(error, module.KafkaError):
         return None
@@ -74,6 +88,7 @@ def _http(module: Any, error: Exception) -> CommandError | None:
 
 _EXPLAIN = {
     "ledger.embedded.processes": _embedded,
+    "ledger.client.errors": _client,
     "ledger.log.errors": _log,
     "aiokafka.errors": _kafka,
     "psycopg": _postgres,

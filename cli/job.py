@@ -262,7 +262,7 @@ def _watch(api: ApiClient, job_id: str, as_json: bool) -> Exit:
         if _short_type(event["type"]) in ENDED:
             job = api.get(f"/v1/jobs/{job_id}")
             if not as_json:
-                _show(job, as_json=False)
+                show_job(job)
             return Exit.OK if job["status"] == "succeeded" else Exit.BAD
     raise CommandError(f"the stream of {job_id} ended before the job did")
 
@@ -296,7 +296,11 @@ def _value(value: Any) -> str:
 def _show(job: Json, as_json: bool) -> None:
     if as_json:
         print_json(job)
-        return
+    else:
+        show_job(job)
+
+
+def show_job(job: Json) -> None:
     error, result, lease = job.get("error"), job.get("result"), job.get("lease")
     rows: list[tuple[str, object]] = [
         ("id", job["id"]),

@@ -42,7 +42,11 @@ class LocalLedger:
         tell: Tell,
         durable: bool = True,
     ) -> None:
-        self.settings = settings
+        # What is set for a real ledger must not reach this one.
+        os.environ.update(LEDGER_KAFKA_SECURITY="PLAINTEXT", LEDGER_MODE="development")
+        self.settings = settings.model_copy(
+            update={"kafka_security": "PLAINTEXT", "mode": "development"}
+        )
         self._tell = tell
         self._api_port = api_port
         try:
@@ -91,8 +95,8 @@ class LocalLedger:
         self._tell("kafka", addresses.kafka)
         self._tell("postgres", addresses.postgres)
         # Children inherit it; on a command line everybody could read the password.
-        os.environ["LEDGER_KAFKA"] = addresses.kafka
-        os.environ["LEDGER_POSTGRES"] = addresses.postgres
+        os.environ.update(LEDGER_KAFKA=addresses.kafka, LEDGER_POSTGRES=addresses.postgres)
+        self.settings = self.settings.model_copy(update={"kafka": addresses.kafka})
         self._prepare()
         health_port, *free = free_ports(2)
         api_port = self._api_port or free[0]

@@ -14,7 +14,7 @@ from threading import Semaphore, Thread
 from typing import assert_never
 
 import structlog
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.client.job_context import (
     AwaitCompletion,
@@ -63,20 +63,17 @@ Handler = AsyncHandler | SyncHandler
 Say = Callable[[Held, Ending | ProgressSaid | None], None]
 
 
-class Run:
-    """One job in the hands of its handler."""
+class Run(Struct, gc=False, eq=False):
+    """One job in the hands of its handler. Equal to itself only."""
 
-    __slots__ = ("context", "handler", "held", "is_async", "task", "why")
-
-    def __init__(self, held: Held, context: Context, handler: Handler, is_async: bool) -> None:
-        self.held = held
-        self.context = context
-        self.handler = handler
-        self.is_async = is_async
-        self.task: asyncio.Task[None] | None = None
-        """While an async handler runs."""
-        self.why: Why | None = None
-        """It was told to stop."""
+    held: Held
+    context: Context
+    handler: Handler
+    is_async: bool
+    task: asyncio.Task[None] | None = None
+    """While an async handler runs."""
+    why: Why | None = None
+    """It was told to stop."""
 
 
 class Handlers:

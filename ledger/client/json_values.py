@@ -20,6 +20,10 @@ from ledger.domain.strict_json import (
 PAYLOAD_BYTES_MAX = 65_536
 """Of a payload or an output in the log, as JSON in UTF-8."""
 DETAILS_BYTES_MAX = 8_192
+NULL = b"null"
+NULL_HASH = sha256(NULL).hexdigest()
+SHORT = 15
+"""So few bytes hold no integer beyond the safe range and no 64 levels."""
 TEXT_LENGTH_MAX = 2_048
 """Characters of a message or reason."""
 
@@ -30,12 +34,16 @@ def json_bytes(value: object) -> bytes:
     orjson writes NaN as null, so only data with a null in it is written again by the strict encoder
     of the standard library, which is ten times as slow.
     """
+    if value is None:
+        return NULL
     try:
         data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
-        if b"null" in data and value is not None:
+        if b"null" in data:
             _strict.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedJson(f"no JSON value: {error}") from None
+    if len(data) <= SHORT and b"\\" not in data:
+        return data
     if b"\\u" in data or data.count(b"{") + data.count(b"[") > DEPTH_MAX:
         check(data)
     if may_hold_unsafe_integer(data):
@@ -45,6 +53,8 @@ def json_bytes(value: object) -> bytes:
 
 def hash_of(value: object, data: bytes) -> str:
     """SHA-256 hex over the RFC 8785 bytes of `value`, which `json_bytes` wrote as `data`."""
+    if value is None:
+        return NULL_HASH
     try:
         return sha256(canonical(value)).hexdigest()
     except UnsafeInteger:

@@ -17,8 +17,6 @@ from ledger.domain.ids import Micros, QueueName, micros, micros_of, new_job_id
 from ledger.domain.pointers import point
 from ledger.domain.rejections import Rejected, Rejection
 
-NO_TEMPLATE = Template()
-"""What holds for a type that nobody declared."""
 EMPTY = Raw(b"{}")
 _sorted = msgspec.json.Encoder(order="sorted")
 _ALWAYS_ALLOWED = frozenset(
@@ -44,10 +42,29 @@ AHEAD_US_MAX = micros(SECONDS_MAX)
 
 
 class Pinned(Struct, frozen=True, gc=False):
-    """A template and the number of its version."""
+    """A version of a template, with what its words come to where a request says nothing."""
 
-    version: int
+    version: int | None
     template: Template
+    timeout_us: int
+    lease_us: int
+    start_timeout_us: int | None
+    grace_us: int
+    result_ttl_us: int | None
+    retry: Retry
+
+
+def pinned(version: int | None, template: Template) -> Pinned:
+    return Pinned(
+        version,
+        template,
+        micros(template.timeout_seconds),
+        micros(template.lease_seconds),
+        _micros(template.start_timeout_seconds),
+        micros(template.cancel.grace_seconds),
+        _micros(template.result_ttl_seconds),
+        merged_retry(template.retry, UNSET),
+    )
 
 
 class Key(Struct, frozen=True, gc=False):
@@ -62,72 +79,41 @@ class Key(Struct, frozen=True, gc=False):
 
 
 def resolve(
-    request: RequestJob,
-    pinned: Pinned | None,
-    key: Key | None,
-    *,
-    seed: str,
-    at: Micros,
-    order: int,
+    ask: RequestJob, by: Pinned | None, key: Key | None, *, seed: str, at: Micros, order: int
 ) -> JobRequested | Rejected:
     """The fact that a request comes to. `seed` is its command's id, `order` a place at the tail."""
-    template = NO_TEMPLATE if pinned is None else pinned.template
-    if wrong := _wrong(request, None if pinned is None else template, at):
+    if wrong := _wrong(ask, by, at):
         return wrong
-    seed = seed if key is None else key.digest
-    ask = request
-    priority = template.priority if ask.priority is UNSET else ask.priority
-    timeout = template.timeout_seconds if ask.timeout_seconds is UNSET else ask.timeout_seconds
-    lease = template.lease_seconds if ask.lease_seconds is UNSET else ask.lease_seconds
-    start_timeout = _given(ask.start_timeout_seconds, template.start_timeout_seconds)
-    result_ttl = _given(ask.result_ttl_seconds, template.result_ttl_seconds)
+    if by is None:
+        by = UNDECLARED
+    template = by.template
     return JobRequested(
-        job_id=new_job_id(ask.queue, at, seed.encode()),
-        queue=ask.queue,
-        type=ask.type,
-        payload=EMPTY if ask.payload is UNSET else ask.payload,
-        ready_at=_ready_at(ask, at),
-        order=order,
-        priority=priority,
-        labels={} if ask.labels is UNSET else ask.labels,
-        scope=None if ask.scope is UNSET else ask.scope,
-        idempotency_key=ask.idempotency_key,
-        key_digest=None if key is None else key.digest,
-        content_digest=None if key is None else key.content,
-        key_until=None if key is None else Micros(at + key.window_us),
-        template_version=None if pinned is None else pinned.version,
-        timeout_us=micros(timeout),
-        lease_us=micros(lease),
-        start_timeout_us=_micros(start_timeout),
-        retry=merged_retry(template.retry, ask.retry),
-        cancel_supported=template.cancel.supported,
-        grace_us=micros(template.cancel.grace_seconds),
-        exhausted_as=template.exhausted_as,
-        result_ttl_us=_micros(result_ttl),
-        failed_ttl_us=_micros(_given(ask.failed_ttl_seconds, None)),
-        payload_ref=ask.payload_ref,
-    )
-
-
-def rerun(
-    original: JobRequested, command: RerunJob, *, seed: str, at: Micros, order: int
-) -> JobRequested:
-    """A new job that asks for the same as an ended one, with what the command changes."""
-    payload = original.payload if command.payload is UNSET else command.payload
-    return replace(
-        original,
-        job_id=new_job_id(original.queue, at, seed.encode()),
-        payload=payload,
-        payload_ref=original.payload_ref if command.payload is UNSET else None,
-        labels=_given(command.labels, original.labels),
-        priority=_given(command.priority, original.priority),
-        ready_at=at,
-        order=order,
-        idempotency_key=None,
-        key_digest=None,
-        content_digest=None,
-        key_until=None,
-        retried_from=original.job_id,
+        new_job_id(ask.queue, at, (seed if key is None else key.digest).encode()),
+        ask.queue,
+        ask.type,
+        EMPTY if ask.payload is UNSET else ask.payload,
+        _ready_at(ask, at),
+        order,
+        template.priority if ask.priority is UNSET else ask.priority,
+        {} if ask.labels is UNSET else ask.labels,
+        None if ask.scope is UNSET else ask.scope,
+        ask.idempotency_key,
+        None if key is None else key.digest,
+        None if key is None else key.content,
+        None if key is None else Micros(at + key.window_us),
+        by.version,
+        by.timeout_us if ask.timeout_seconds is UNSET else micros(ask.timeout_seconds),
+        by.lease_us if ask.lease_seconds is UNSET else micros(ask.lease_seconds),
+        by.start_timeout_us
+        if ask.start_timeout_seconds is UNSET
+        else _micros(ask.start_timeout_seconds),
+        by.retry if ask.retry is UNSET else merged_retry(template.retry, ask.retry),
+        template.cancel.supported,
+        by.grace_us,
+        template.exhausted_as,
+        by.result_ttl_us if ask.result_ttl_seconds is UNSET else _micros(ask.result_ttl_seconds),
+        None if ask.failed_ttl_seconds is UNSET else _micros(ask.failed_ttl_seconds),
+        ask.payload_ref,
     )
 
 
@@ -161,8 +147,6 @@ def content_digest(request: RequestJob) -> str:
 
 def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
     """The request's words over the template's over the defaults."""
-    if request is UNSET and template is NO_TEMPLATE.retry:
-        return _DEFAULT_RETRY
     merged: dict[str, Any] = {}
     for ask in (template, request):
         if ask is UNSET:
@@ -175,10 +159,13 @@ def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
                 merged["backoff_us"] = tuple(micros(b) for b in value)
             else:
                 merged[name] = value
-    return Retry(**merged) if merged else _DEFAULT_RETRY
+    return Retry(**merged) if merged else DEFAULT_RETRY
 
 
-_DEFAULT_RETRY = Retry()
+DEFAULT_RETRY = Retry()
+NO_TEMPLATE = Template()
+UNDECLARED = pinned(None, NO_TEMPLATE)
+"""What holds for a type that nobody declared."""
 
 
 def matches(
@@ -198,16 +185,16 @@ def matches(
     return labels is None or all(job.labels.get(k) == v for k, v in labels.items())
 
 
-def _wrong(request: RequestJob, template: Template | None, at: Micros) -> Rejected | None:
+def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | None:
     if request.run_at is not None:
         if request.delay_seconds is not None:
             return _invalid("/delay_seconds", "run_at and delay_seconds exclude each other")
         if micros_of(request.run_at) > at + AHEAD_US_MAX:
             return _invalid("/run_at", "more than ten years ahead")
-    if template is None:
+    if by is None:
         return None
     for name, absent in _OPTIONAL:
-        if name not in template.overridable and getattr(request, name) is not absent:
+        if name not in by.template.overridable and getattr(request, name) is not absent:
             return _invalid(
                 f"/{name}", f"the template {request.type} does not let it be overridden"
             )

@@ -219,7 +219,7 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         if job is None:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
-        if leases.said_again(job, word):
+        if (job.fence != word.fence or job.end is not None) and leases.said_again(job, word):
             continue
         decision = leases.say(job, word, at, order)
         if isinstance(decision, Rejected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
+from hashlib import blake2b
 from typing import NewType
 
 Micros = NewType("Micros", int)
@@ -34,6 +34,7 @@ LEDGER_QUEUE = QueueName("_ledger")
 
 QUEUE_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_:.-]{0,99}$"
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _QUEUE = re.compile(QUEUE_PATTERN)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,15 +43,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def new_job_id(queue: QueueName, at: Micros, seed: bytes) -> JobId:
     """The id of the job that `seed` (its key's or its command's id) asks for at `at`.
 
-    A uuid7 (RFC 9562): 48 bits of milliseconds, then 74 bits of SHA-256(seed) where others draw
-    random bits, so that the same ask at the same instant has the same id.
+    A uuid7 (RFC 9562): 48 bits of milliseconds, then 74 bits of a digest of `seed` where others
+    draw random bits, so that the same ask at the same instant has the same id.
     """
-    chance = int.from_bytes(sha256(seed).digest()[:10], "big")
-    milliseconds = at // 1000 & 0xFFFF_FFFF_FFFF
-    value = milliseconds << 80 | 0x7 << 76 | (chance >> 62 & 0xFFF) << 64
-    value |= 0b10 << 62 | chance & (1 << 62) - 1
-    text = f"{value:032x}"
-    return JobId(f"{queue}.{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+    time = f"{at // 1000 & 0xFFFF_FFFF_FFFF:012x}"
+    chance = blake2b(seed, digest_size=10).hexdigest()
+    variant = _VARIANT[chance[3]]
+    return JobId(
+        f"{queue}.{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
+    )
 
 
 def queue_of(job_id: str) -> QueueName | None:

@@ -29,7 +29,7 @@ from ledger.domain.events import (
     WaitStarted,
 )
 from ledger.domain.failures import MESSAGES, Failure
-from ledger.domain.ids import MAIN, Fence, JobId, Micros
+from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
 from ledger.domain.steps import CURRENT, LIVE
 from ledger.domain.steps import Lease as Lease
 from ledger.domain.steps import Leased as Leased
@@ -214,16 +214,20 @@ OfAttempt = (
 )
 
 
+def _named(job: Job, name: StepName) -> Step | None:
+    for step in job.steps:
+        if step.name == name:
+            return step
+    return None
+
+
 def _current(job: Job, event: OfAttempt) -> Step | None:
     """The step that an event names, if its fence is the one of the step's current attempt."""
-    if job.end is not None:
+    step = _named(job, event.step)
+    if step is None or job.end is not None:
         return None
-    for step in job.steps:
-        if step.name == event.step:
-            phase = step.phase
-            current = isinstance(phase, CURRENT) and phase.lease.fence == event.fence
-            return step if current else None
-    return None
+    phase = step.phase
+    return step if isinstance(phase, CURRENT) and phase.lease.fence == event.fence else None
 
 
 def _misfit(event: JobEvent, job: Job) -> Misfit:
@@ -236,7 +240,7 @@ def _put(job: Job, old: Step, new: Step, **changes: object) -> Job:
 
 
 def _granted(job: Job, event: LeaseGranted, at: Micros) -> Job | Misfit:
-    step = next((step for step in job.steps if step.name == event.step), None)
+    step = _named(job, event.step)
     fits = step is not None and type(step.phase) is Pending and event.fence > job.fence
     if step is None or not fits or job.end is not None:
         return _misfit(event, job)
@@ -297,7 +301,7 @@ def _went_wrong(job: Job, event: AttemptFailed | AttemptExpired, at: Micros) -> 
 
 
 def _waits_again(job: Job, event: RetryScheduled) -> Job | Misfit:
-    step = next((step for step in job.steps if step.name == event.step), None)
+    step = _named(job, event.step)
     if step is None or not isinstance(step.phase, Settled) or job.end is not None:
         return _misfit(event, job)
     after = replace(step, phase=Pending(event.ready_at), finished_at=None)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ledger.domain.commands import Template
-from ledger.domain.creation import Pinned
+from ledger.domain.creation import Pinned, pinned
 from ledger.domain.events import LeaseGranted, RuntimeEnded, RuntimeStarted, TemplatePut, decoded
 from ledger.domain.ids import Micros, QueueName, RuntimeId, Session
 from ledger.domain.ready import Ready
@@ -49,7 +49,7 @@ class Queue:
         versions = self.templates.setdefault(event.type, {})
         for version in [v for v in versions if not self.pinned[event.type, v]]:
             del versions[version]
-        versions[event.version] = Pinned(event.version, template)
+        versions[event.version] = pinned(event.version, template)
         return True
 
     def pin(self, job_type: str, version: int) -> None:

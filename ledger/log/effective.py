@@ -125,7 +125,7 @@ class EffectiveEntries:
         return found
 
     def feed(self, record: Record) -> Effective | None:
-        """Hot, so plain and in one piece: 3.5 us a record with `_complete`, reference machine."""
+        """Hot, so plain and in one piece: measured 5.7-6.1 us a record, decoded and verified."""
         headers = record.headers
         try:
             (_, _), (a, record_id), (b, source), (c, kind), (d, time), (_, _), (e, ledger) = headers

@@ -103,7 +103,7 @@ def _decide(turn: Turn, found: Input, commands: int, requests: int) -> None:
         case Part():
             turn.read_part(found.asked, found.command, found.requests_end)
         case Misplaced():
-            turn.misplaced(found.asked, found.detail)
+            turn.misplaced(found.asked, found.detail, commands=commands, requests=requests)
         case Misshapen():
             turn.misshapen(found, commands=commands, requests=requests)
         case Quarantine():

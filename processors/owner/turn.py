@@ -145,8 +145,8 @@ class Turn:
         self._requests = asked.offset + 1
         self._record((RequestForwarded(queue, asked.command_id, partition),), asked)
 
-    def misplaced(self, asked: Asked, detail: str) -> None:
-        self._commands = asked.offset + 1
+    def misplaced(self, asked: Asked, detail: str, *, commands: int, requests: int) -> None:
+        self._commands, self._requests = commands, requests
         self._refuse(asked, Rejected(Rejection.WRONG_PARTITION, detail))
 
     def misshapen(self, found: Misshapen, *, commands: int, requests: int) -> None:

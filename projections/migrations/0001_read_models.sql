@@ -95,6 +95,7 @@ CREATE TABLE open_jobs (
     autovacuum_analyze_scale_factor = 0.05
 );
 CREATE INDEX open_jobs_poll ON open_jobs (queue, type, priority, queue_order);
+CREATE INDEX open_jobs_oldest ON open_jobs (queue, created_at);
 
 -- One row a job and flush; `packed` holds the events first_seq … last_seq. The first row of a job
 -- also holds what was asked, which never changes: were it in `jobs`, every update would write it

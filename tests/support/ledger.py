@@ -14,7 +14,7 @@ from ledger.domain.ids import CommandId, Micros
 from ledger.domain.partition import Partition
 from ledger.log.command_codec import command_record, partition_for, topic_of
 from ledger.log.connection import Bounds, Connection
-from ledger.log.entries_reader import read
+from ledger.log.entries_reader import EntriesReader
 from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
@@ -123,11 +123,10 @@ class Ledger:
 
     async def history(self, partition: int) -> list[Proven]:
         """Every effective entry that is in the log now."""
-        async with Offsets(self.connection) as offsets:
-            end = await offsets.end(self.topics.events, partition)
         entries: list[Proven] = []
-        async for items in read(self.connection, self.topics, partition, until=end):
-            entries += [item for item in items if isinstance(item, Proven)]
+        async with EntriesReader(self.connection, self.topics, partition) as reader:
+            async for items in reader.batches(await reader.end()):
+                entries += [item for item in items if isinstance(item, Proven)]
         return entries
 
     async def events(self) -> list[Event]:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ledger.domain.ids import CommandId, QueueName
 from ledger.log.inbox import OwnerChanged
 from ledger.log.replies import Reply
 from tests.unit.api.problems_of import code_of
@@ -30,10 +31,9 @@ async def test_respond_async_does_not_wait(client: Client) -> None:
             assert answer.status_code == 202
 
 
-@pytest.mark.parametrize("prefer", ["wait=31", "wait=-1", "wait=x", "wait=", "wait=1.5", "wait=²"])
+@pytest.mark.parametrize("prefer", ["wait=31", "wait=-1", "wait=x", "wait=", "wait=1.5"])
 async def test_a_wait_out_of_range_is_an_error(client: Client, prefer: str) -> None:
-    headers = {"Prefer": prefer.encode("utf-8").decode("latin-1")}
-    answer = await client.post("/v1/jobs", json={"type": "t"}, headers=headers)
+    answer = await client.post("/v1/jobs", json={"type": "t"}, headers={"Prefer": prefer})
     assert code_of(answer) == (422, "VALIDATION_FAILED")
 
 
@@ -112,18 +112,20 @@ async def test_as_many_wait_as_may() -> None:
 
 
 async def test_a_reply_that_nobody_awaits_is_passed_over(client: Client) -> None:
-    client.world.heard.put_nowait([Reply("x", "accepted", "9:9"), OwnerChanged("q", 3)])
+    client.world.tell(
+        Reply(CommandId("x"), "accepted", "9:9"),
+        OwnerChanged(QueueName("q"), 3),
+    )
     assert (await client.post("/v1/jobs", json={"type": "t"})).status_code == 201
 
 
 async def test_a_code_of_a_later_version_is_a_conflict(client: Client) -> None:
     client.world.silent = True
     asking = asyncio.create_task(client.post("/v1/jobs", json={"type": "t"}))
-    while not client.world.sent:
-        await asyncio.sleep(0)
+    await client.world.has_sent.wait()
     command_id = client.world.sent[0].command_id
     reply = Reply(command_id, "rejected", "0:5", code="NEW_RULE", detail="no")
-    client.world.heard.put_nowait([reply])
+    client.world.tell(reply)
     answer = await asking
     assert code_of(answer) == (409, "NEW_RULE")
     assert answer.headers["ledger-position"] == "0:5"

@@ -134,14 +134,15 @@ class World:
         self.operations: dict[str, Operation] = {}
         self.runtimes: list[RuntimeState] = []
         self.sent: list[Sent] = []
+        self.has_sent = asyncio.Event()
         self._asked: dict[CommandId, Asked] = {}
         self.parked: dict[CommandId, Asked] = {}
-        self.heard: asyncio.Queue[list[Heard]] = asyncio.Queue()
-        self.wire = _Wire(self)
+        self.wires: list[_Wire] = []
+        """One a gateway: the first answers to 0/0, the next to 0/1."""
         self.reads = _Views(self)
 
     # --- The owners ------------------------------------------------------------------------------
-    def take(self, sent: Sent, *, awaited: bool) -> Place:
+    def take(self, sent: Sent, reply_to: str) -> Place:
         topic = topic_of(sent.command, self.settings.topics)
         number = partition_for(sent.command, self.settings.partitions)
         log = self.logs[number]
@@ -151,12 +152,13 @@ class World:
             sent.command,
             sent.command_id,
             source="test",
-            reply_to="0/here" if awaited else "",
+            reply_to=reply_to,
             actor=sent.actor,
             traceparent=sent.traceparent,
         )
         record = _Record(topic, number, offset, self.at // 1000, key, value, headers)
         self.sent.append(sent)
+        self.has_sent.set()
         asked = command_from(record)
         assert isinstance(asked, Asked), asked
         self._asked[sent.command_id] = asked
@@ -195,7 +197,12 @@ class World:
 
     def answer(self, asked: Asked, reply: Reply) -> None:
         if asked.reply_to:
-            self.heard.put_nowait([reply])
+            self.wires[int(asked.reply_to.partition("/")[2])].heard.put_nowait([reply])
+
+    def tell(self, *heard: Heard) -> None:
+        """Every gateway."""
+        for wire in self.wires:
+            wire.heard.put_nowait(list(heard))
 
     def append(self, log: Log, events: Sequence[Event], asked: Asked | None = None) -> None:
         cause = cause_of(asked.command_id, awaited=bool(asked.reply_to)) if asked else "timer"
@@ -268,7 +275,7 @@ class World:
         for command_id, asked in list(self.parked.items()):
             if partition_for(asked.command, self.settings.partitions) == partition:
                 del self.parked[command_id]
-        self.heard.put_nowait([OwnerChanged(QueueName("default"), partition)])
+        self.tell(OwnerChanged(QueueName("default"), partition))
 
     def forget(self, job_id: str) -> None:
         """What owners do an hour after a job's end."""
@@ -334,15 +341,17 @@ def _rejected(asked: Asked, refused: Rejected) -> CommandRejected:
 class _Wire:
     def __init__(self, world: World) -> None:
         self._world = world
+        self._address = len(world.wires)
+        self.heard: asyncio.Queue[list[Heard]] = asyncio.Queue()
 
     async def append(self, sent: Sent, *, awaited: bool = True) -> Place:
         await asyncio.sleep(0)
         if self._world.is_down:
             raise LogUnavailable("no broker acknowledged in time")
-        return self._world.take(sent, awaited=awaited)
+        return self._world.take(sent, f"0/{self._address}" if awaited else "")
 
     async def hear(self) -> Sequence[Heard]:
-        return await self._world.heard.get()
+        return await self.heard.get()
 
     async def events_end(self, partition: int) -> int:
         if self._world.is_down:
@@ -549,7 +558,8 @@ class Client(httpx.AsyncClient):
 def app_over(world: World) -> Starlette:
     @asynccontextmanager
     async def ports(_: Settings) -> AsyncIterator[Ports]:
-        yield Ports(world.wire, world.reads)
+        world.wires.append(_Wire(world))
+        yield Ports(world.wires[-1], world.reads)
 
     return create_app(world.settings, open_ports=ports, now=lambda: world.at)
 

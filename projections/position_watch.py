@@ -1,0 +1,85 @@
+"""Waits until the views have reached a position, without asking again and again.
+
+Each transaction of a projector says so on a channel of Postgres; one connection listens for all
+that wait. A slow poll is the net below: a listener that lost its connection misses what was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import psycopg
+from psycopg import sql
+
+POLL_SECONDS = 0.5
+RECONNECT_SECONDS = 1.0
+CONNECT_SECONDS = 5
+
+
+class PositionWatch:
+    """`ask` reads a partition's position from the views; it is what counts."""
+
+    def __init__(
+        self, dsn: str, channel: str, ask: Callable[[int], Awaitable[int | None]]
+    ) -> None:
+        self._dsn = dsn
+        self._channel = channel
+        self._ask = ask
+        self._known: dict[int, int] = {}
+        self._moved = asyncio.Condition()
+        self._listener: asyncio.Task[None] | None = None
+
+    async def reached(self, partition: int, offset: int, seconds_max: float) -> bool:
+        """False: it was not reached in time."""
+        if self._known.get(partition, -1) >= offset:
+            return True
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._listen())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds_max, 0.001)):
+                while not await self._asked(partition, offset):
+                    await self._wait(partition, offset)
+                return True
+        return await self._asked(partition, offset)
+
+    async def close(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+
+    async def _asked(self, partition: int, offset: int) -> bool:
+        position = await self._ask(partition)
+        if position is not None:
+            self._known[partition] = position
+        return position is not None and position >= offset
+
+    async def _wait(self, partition: int, offset: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS), self._moved:
+                await self._moved.wait_for(lambda: self._known.get(partition, -1) >= offset)
+
+    async def _listen(self) -> None:
+        """Lives as long as the watch, over lost connections."""
+        while True:
+            with suppress(psycopg.Error, OSError):
+                await self._listen_once()
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _listen_once(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="ledger positions",
+        )
+        async with connection:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            async for said in connection.notifies():
+                partition, _, offset = said.payload.partition(":")
+                async with self._moved:
+                    self._known[int(partition)] = int(offset)
+                    self._moved.notify_all()

@@ -1,0 +1,6 @@
+SELECT count(*)
+FROM open_jobs o
+JOIN jobs j ON j.id = o.id
+WHERE
+        -- include: queries/matching
+        AND j.status <> 'cancelling'

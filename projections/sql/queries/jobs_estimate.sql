@@ -1,0 +1,5 @@
+EXPLAIN (FORMAT JSON)
+SELECT
+FROM jobs j
+WHERE
+        -- include: queries/matching

@@ -1,0 +1,8 @@
+SELECT count(*)
+FROM (
+    SELECT
+    FROM open_jobs o JOIN jobs j ON j.id = o.id
+    WHERE
+        -- include: queries/matching
+    LIMIT %(many)s
+) j

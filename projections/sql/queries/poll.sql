@@ -1,0 +1,21 @@
+-- Each pair of queue and type has its own order in the index; the best of each are merged.
+SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
+    (extract(epoch FROM j.created_at) * 1000000)::bigint
+FROM (
+    SELECT best.id, best.priority, best.queue_order
+    FROM unnest(%(queues)s::text[]) AS queue
+    CROSS JOIN unnest(%(types)s::text[]) AS type
+    CROSS JOIN LATERAL (
+        SELECT o.id, o.priority, o.queue_order
+        FROM open_jobs o
+        WHERE o.queue = queue.queue AND o.type = type.type
+            AND o.status = 'pending' AND o.ready_at <= now()
+        ORDER BY o.priority, o.queue_order
+        LIMIT %(many)s
+    ) best
+    ORDER BY best.priority, best.queue_order
+    LIMIT %(many)s
+) best
+JOIN jobs j ON j.id = best.id
+JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+ORDER BY best.priority, best.queue_order

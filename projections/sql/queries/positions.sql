@@ -1,0 +1,3 @@
+SELECT p.partition, c.notification_id - 1
+FROM partitions p
+JOIN checkpoints c ON c.application_name = p.application_name

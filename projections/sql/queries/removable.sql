@@ -1,0 +1,5 @@
+SELECT id
+FROM jobs
+WHERE removable_at <= %(before)s
+ORDER BY removable_at, id
+LIMIT %(many)s
