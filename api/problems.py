@@ -40,6 +40,7 @@ _OF_THE_GATEWAY: dict[str, Known] = {
     "MALFORMED_JSON": Known(400, "the body is not strict JSON"),
     "PAYLOAD_TOO_LARGE": Known(413, "larger than what may lie in the log"),
     "QUEUE_NOT_FOUND": Known(404, "no queue of that name was ever used"),
+    "VIEW_BEHIND": Known(503, "the views have not come as far as the answer needs", 1),
     "COMMAND_NOT_FOUND": Known(404, "no command of that id within the last hour"),
     "LOG_UNAVAILABLE": Known(503, "the log did not acknowledge in time", 1),
     "RESULT_NOT_FOUND": Known(404, "the job has no result that this server can give"),
@@ -54,7 +55,7 @@ _OF_THE_GATEWAY: dict[str, Known] = {
     "INTERNAL_ERROR": Known(500, "the server failed; its log knows more under this `instance`"),
 }
 
-_RETRY_AFTER = {"QUEUE_FULL": 5, "VIEW_BEHIND": 1}
+_RETRY_AFTER = {"QUEUE_FULL": 5}
 
 CODES: dict[str, Known] = {
     **{code.value: Known(STATUS[code], WHEN[code], _RETRY_AFTER.get(code)) for code in STATUS},

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cli import demo_jobs
 from cli.api_client import ApiClient, Json, api_client
 from cli.demo_jobs import Ended, complaints, counts_text
+from cli.failures import explained
 from cli.job import ENDED, all_events, print_history
 from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import AsJson, err, line, print_json, say, table
@@ -65,7 +66,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         try:
             outcome = _run(load_settings(), jobs)
-        except (CommandError, DemoFailed) as error:
+        except Exception as error:
+            if not isinstance(error, CommandError | DemoFailed) and explained(error) is None:
+                raise
             if as_json:
                 print_json({"ok": False, "complaints": [str(error)]})
             else:

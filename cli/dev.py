@@ -12,6 +12,8 @@ from cli.output import AsJson, line, print_json, say
 from cli.settings import load_settings
 
 LOOK_SECONDS = 0.5
+KAFKA_PORT = 9092
+"""If it is free: clients know it by heart."""
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +50,7 @@ def register(app: typer.Typer) -> None:
                     settings,
                     directory=None if ephemeral else settings.data,
                     api_port=port,
+                    kafka_port=KAFKA_PORT,
                     tell=tell,
                 ) as ledger:
                     say(f"ready; logs in {ledger.directory}; Ctrl-C stops it")

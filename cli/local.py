@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -40,8 +41,9 @@ class LocalLedger:
         directory: Path | None,
         api_port: int,
         tell: Tell,
-        durable: bool = True,
+        kafka_port: int | None = None,
     ) -> None:
+        """`kafka_port` is taken if it is free."""
         # What is set for a real ledger must not reach this one.
         os.environ.update(LEDGER_KAFKA_SECURITY="PLAINTEXT", LEDGER_MODE="development")
         self.settings = settings.model_copy(
@@ -50,7 +52,7 @@ class LocalLedger:
         self._tell = tell
         self._api_port = api_port
         try:
-            self.stack = Stack(directory, durable=durable)
+            self.stack = Stack(directory, kafka_port=_if_free(kafka_port))
         except OSError as error:
             raise CommandError(f"{directory} cannot be used: {error}") from None
         self.directory = self.stack.directory
@@ -134,6 +136,17 @@ class LocalLedger:
         self._children[name].wait_until(
             lambda _: answers(url), name=f"the {name}", seconds=READY_SECONDS
         )
+
+
+def _if_free(port: int | None) -> int | None:
+    if port is None:
+        return None
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+    return port
 
 
 def answers(url: str) -> bool:

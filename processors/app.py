@@ -34,6 +34,7 @@ from processors.rates_store import RatesBatch, RatesStore
 from processors.sources import log_source, shared
 from projections.feed import ProjectorFeed
 from projections.projector import Projector
+from projections.schema import migrate
 
 log = structlog.get_logger(__name__)
 
@@ -200,6 +201,8 @@ class Parts:
         owner = settings.owner
         feeds: list[Feed] = []
         if only != "owner":
+            if applied := migrate(settings.dsn, schema=settings.schema):
+                log.info("worker.migrated", migrations=applied)
             self.rates = RatesFeed(
                 RatesStore(settings.dsn, topic=owner.topics.events, schema=settings.schema),
                 partial(EntriesReader, owner.connection, owner.topics),

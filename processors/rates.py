@@ -53,11 +53,9 @@ class _Follower:
         """The log has to be read before what is offered can continue the cursor."""
         self.offered: list[tuple[int, Sequence[Effective]]] = []
 
-    def take(self) -> Sequence[Effective]:
-        """All of what was offered that continues the cursor. A gap makes the follower behind."""
+    def take(self, offset: int) -> Sequence[Effective]:
+        """All of what was offered that continues `offset`. A gap makes the follower behind."""
         offered, self.offered = self.offered, []
-        assert self.cursor is not None
-        offset = self.cursor.offset
         taken: list[Effective] = []
         for before, items in offered:
             if before > offset:
@@ -187,7 +185,8 @@ class RatesFeed:
             follower.cursor = await asyncio.to_thread(self._store.cursor, partition)
         if follower.is_behind and not stop.is_set():
             await self._read_log(partition, follower, stop)
-        await self._hand_on(partition, follower, follower.take())
+        if follower.cursor is not None:
+            await self._hand_on(partition, follower, follower.take(follower.cursor.offset))
         if follower.is_behind:
             self._news.set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 
 from ledger.log.connection import Connection
 from ledger.log.effective import Cursor, Effective
@@ -15,28 +14,24 @@ from projections.feed import Source
 
 
 def log_source(connection: Connection, topics: Topics) -> Source:
-    """Reads without end; an empty list says that the end of the log was reached for now."""
-    return partial(_follow, connection, topics)
+    async def read(
+        partition: int, cursor: Cursor, *, until: int | None = None
+    ) -> AsyncIterator[list[Effective]]:
+        async with EntriesReader(connection, topics, partition, cursor) as reader:
+            async for items in reader.batches(until):
+                yield items
 
-
-async def _follow(
-    connection: Connection, topics: Topics, partition: int, cursor: Cursor
-) -> AsyncIterator[list[Effective]]:
-    async with EntriesReader(connection, topics, partition, cursor) as reader:
-        async for items in reader.batches(until=await reader.end()):
-            yield items
-        yield []
-        async for items in reader.batches():
-            yield items
-            yield []
+    return read
 
 
 def shared(source: Source, feed: Feed) -> Source:
     """The same source, whose items are offered to `feed` as they are read."""
 
-    async def read(partition: int, cursor: Cursor) -> AsyncIterator[list[Effective]]:
+    async def read(
+        partition: int, cursor: Cursor, *, until: int | None = None
+    ) -> AsyncIterator[list[Effective]]:
         before = cursor.offset
-        async for items in source(partition, cursor):
+        async for items in source(partition, cursor, until=until):
             if items:
                 feed.offer(partition, before, items)
                 before = end_of(items[-1])

@@ -66,8 +66,6 @@ def _end(
         found[fence] = replace(attempt, ended_at=at, how=how, code=code)
 
 
-def _end_all(
-    found: dict[Fence, Attempt], at: Micros, how: str, code: str | None = None
-) -> None:
+def _end_all(found: dict[Fence, Attempt], at: Micros, how: str, code: str | None = None) -> None:
     for fence in found:
         _end(found, fence, at, how, code)

@@ -21,9 +21,7 @@ CONNECT_SECONDS = 5
 class PositionWatch:
     """`ask` reads a partition's position from the views; it is what counts."""
 
-    def __init__(
-        self, dsn: str, channel: str, ask: Callable[[int], Awaitable[int | None]]
-    ) -> None:
+    def __init__(self, dsn: str, channel: str, ask: Callable[[int], Awaitable[int | None]]) -> None:
         self._dsn = dsn
         self._channel = channel
         self._ask = ask
@@ -33,8 +31,6 @@ class PositionWatch:
 
     async def reached(self, partition: int, offset: int, seconds_max: float) -> bool:
         """False: it was not reached in time."""
-        if self._known.get(partition, -1) >= offset:
-            return True
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen())
         with suppress(TimeoutError):
@@ -53,9 +49,9 @@ class PositionWatch:
 
     async def _asked(self, partition: int, offset: int) -> bool:
         position = await self._ask(partition)
-        if position is not None:
-            self._known[partition] = position
-        return position is not None and position >= offset
+        # Also downwards: a restored database stands where its dump stood.
+        self._known[partition] = -1 if position is None else position
+        return self._known[partition] >= offset
 
     async def _wait(self, partition: int, offset: int) -> None:
         with suppress(TimeoutError):

@@ -3,21 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import base64
+import binascii
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Any, Literal, LiteralString
 
-from psycopg import AsyncConnection
+import msgspec
+import orjson
+import psycopg
+import psycopg_pool
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
-from ledger.domain.commands import Where
+from ledger.domain.commands import Template, Where
+from ledger.domain.events import JobRequested, LeasesExtended, Unknown
 from ledger.domain.ids import Micros
-from ledger.domain.job import Job
+from ledger.domain.job import TERMINAL, Job, Misfit, Status, begin, evolve, extend
 from projections.answers import (
     Attempt,
     CommandOutcome,
     Consumed,
     History,
+    HistoryEvent,
     JobFilter,
     Jobs,
     JobsPage,
@@ -27,9 +37,32 @@ from projections.answers import (
     Stored,
     TemplateVersion,
 )
+from projections.attempts import attempts_of
+from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request
+from projections.position_watch import PositionWatch
+from projections.projector import STATUSES, channel, instant
+from projections.schema import SCHEMA, settings_of
+from projections.sql import statement
+from projections.storable import storable
 
 Order = Literal["-created_at", "created_at", "priority"]
-Pool = AsyncConnectionPool[AsyncConnection[tuple[object, ...]]]
+Connection = AsyncConnection[tuple[Any, ...]]
+Pool = AsyncConnectionPool[Connection]
+
+EXACT_MAX = 10_000
+"""More matches than this are not counted, but estimated."""
+HISTORY_ROWS_MAX = 500
+"""Of one job, read at a time."""
+WAITING_MAX = 500
+"""Reads that wait for a connection; more are turned away at once."""
+_ORDERS: dict[Order, LiteralString] = {
+    "-created_at": "newest",
+    "created_at": "oldest",
+    "priority": "priority",
+}
+_TERMINAL = frozenset(status.value for status in TERMINAL)
+_OPEN = frozenset(STATUSES) - _TERMINAL
+_BADLY = _TERMINAL - {Status.SUCCEEDED.value}
 
 
 class BadCursor(ValueError):
@@ -42,28 +75,71 @@ class ReadsUnavailable(Exception):
 
 @asynccontextmanager
 async def open_reads(
-    dsn: str, *, schema: str = "ledger", connections_max: int = 8, seconds_max: float = 5.0
+    dsn: str, *, schema: str = SCHEMA, connections_max: int = 8, seconds_max: float = 5.0
 ) -> AsyncIterator[Reads]:
     """A bounded pool and its reads; closes both. No statement runs longer than `seconds_max`.
 
     Does not wait for Postgres: a read that cannot reach it raises `ReadsUnavailable`.
     """
-    raise NotImplementedError
-    yield
+
+    async def configure(connection: Connection) -> None:
+        await connection.execute(settings_of(schema, seconds_max))
+        # The values asked for decide the plan: conditions that are not asked for drop out.
+        await connection.execute("SET plan_cache_mode = force_custom_plan; SET jit = off")
+
+    pool: Pool = AsyncConnectionPool(
+        dsn,
+        min_size=1,
+        max_size=connections_max,
+        max_waiting=WAITING_MAX,
+        timeout=seconds_max,
+        open=False,
+        configure=configure,
+        kwargs={"autocommit": True, "application_name": "ledger reads", "connect_timeout": 5},
+    )
+    await pool.open(wait=False)
+    reads = Reads(pool, dsn=dsn, schema=schema)
+    try:
+        yield reads
+    finally:
+        await reads.close()
+        await pool.close()
+
+
+class _After(Struct, frozen=True, array_like=True):
+    """The last row of a page."""
+
+    order: Order
+    created_at: Micros
+    job_id: str
+    priority: int
 
 
 class Reads:
     """Every method may raise `ReadsUnavailable`. Ids of any text are fine: what cannot exist is
-    not found."""
+    not found. Made by `open_reads`."""
 
-    def __init__(self, pool: Pool, *, schema: str = "ledger") -> None:
-        raise NotImplementedError
+    def __init__(self, pool: Pool, *, dsn: str, schema: str = SCHEMA) -> None:
+        self._pool = pool
+        self._watch = PositionWatch(dsn, channel(schema), self._position)
 
-    async def job(self, job_id: str) -> Stored | None: ...
+    async def close(self) -> None:
+        await self._watch.close()
+
+    # --- Jobs ------------------------------------------------------------------------------------
+    async def job(self, job_id: str) -> Stored | None:
+        return (await self.jobs_by_id((job_id,))).get(job_id)
 
     async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
         """Those that exist, from one snapshot."""
-        ...
+        wanted = {storable(job_id): job_id for job_id in job_ids}
+        rows = await self._rows("queries/jobs_by_id", {"ids": list(wanted)})
+        found = {}
+        for name, state, output, request, payload, partition, offset in rows:
+            job_id = wanted[name]
+            asked = unpack_request(job_id, request, payload)
+            found[job_id] = Stored(unpack_job(asked, state, output), partition, offset)
+        return found
 
     async def jobs(
         self,
@@ -74,7 +150,22 @@ class Reads:
         cursor: str | None = None,
     ) -> Jobs:
         """By keyset: what is created meanwhile moves no page. Raises `BadCursor`."""
-        ...
+        after = None if cursor is None else _after(cursor, order)
+        values = _conditions(where) | {
+            "after_at": None if after is None else instant(after.created_at),
+            "after_id": None if after is None else after.job_id,
+            "after_priority": None if after is None else after.priority,
+            "many": limit + 1,
+            "skip": 0,
+        }
+        async with self._snapshot() as connection:
+            rows = await _fetch(connection, _list_name(where, order), values)
+            positions = await _fetch(connection, "queries/positions", {})
+        next_cursor = None
+        if len(rows) > limit:
+            *_, priority, created_at = rows[limit - 1]
+            next_cursor = _cursor(_After(order, created_at, rows[limit - 1][0], priority))
+        return Jobs(_jobs(rows[:limit]), next_cursor, dict(positions))
 
     async def jobs_page(
         self,
@@ -83,62 +174,331 @@ class Reads:
         order: Order = "-created_at",
         page: int = 1,
         page_size: int = 50,
-    ) -> JobsPage: ...
+    ) -> JobsPage:
+        conditions = _conditions(where)
+        values = conditions | {
+            "after_at": None,
+            "after_id": None,
+            "after_priority": None,
+            "many": page_size,
+            "skip": (page - 1) * page_size,
+        }
+        kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
+        async with self._snapshot() as connection:
+            rows = await _fetch(connection, _list_name(where, order), values)
+            [(total,)] = await _fetch(
+                connection, f"queries/{kind}_count", conditions | {"many": EXACT_MAX + 1}
+            )
+            exact = total <= EXACT_MAX
+            if not exact:
+                [(plan,)] = await _fetch(connection, f"queries/{kind}_estimate", conditions)
+                total = max(total, int(plan[0]["Plan"]["Plan Rows"]))
+            positions = await _fetch(connection, "queries/positions", {})
+        return JobsPage(_jobs(rows), page, page_size, total, exact, dict(positions))
 
+    async def poll(self, queues: Sequence[str], types: Sequence[str], limit: int) -> Jobs:
+        """Pending jobs that are due, by priority, then as they wait; nothing is taken."""
+        values = {"queues": _texts(queues), "types": _texts(types), "many": limit}
+        async with self._snapshot() as connection:
+            rows = await _fetch(connection, "queries/poll", values)
+            positions = await _fetch(connection, "queries/positions", {})
+        return Jobs(_jobs(rows), None, dict(positions))
+
+    async def count_matching(self, where: Where) -> int:
+        """Open jobs that a bulk cancel with this `where` would reach now."""
+        values = _conditions(
+            JobFilter(
+                queues=() if where.queue is None else (where.queue,),
+                types=where.types or (),
+                labels=where.labels or {},
+                scope=where.scope,
+            )
+        )
+        if where.types == ():
+            return 0
+        [(many,)] = await self._rows("queries/count_matching", values)
+        return int(many)
+
+    async def removable(self, before: Micros, limit: int) -> tuple[str, ...]:
+        """Ids of jobs whose result, or which themselves, have outlived their time; oldest first."""
+        rows = await self._rows("queries/removable", {"before": instant(before), "many": limit})
+        return tuple(job_id for (job_id,) in rows)
+
+    # --- One job's past --------------------------------------------------------------------------
     async def history(self, job_id: str, *, after_seq: int = 0, limit: int = 100) -> History | None:
         """None: no such job."""
-        ...
+        async with self._snapshot() as connection:
+            stored = await _stored(connection, job_id)
+            if stored is None:
+                return None
+            items: list[HistoryEvent] = []
+            async for logical in _history(connection, stored.job, after_seq, limit + 1):
+                items.append(_history_event(logical, stored.partition))
+                if len(items) > limit:
+                    break
+        more = len(items) > limit
+        shown = tuple(items[:limit])
+        return History(shown, shown[-1].seq if more else None, stored.partition, stored.offset)
 
     async def as_of(
         self, job_id: str, *, at: Micros | None = None, version: int | None = None
     ) -> Stored | None:
         """The job after its last event at or before `at`, or at `version`; its offset is that
         event's. None: it did not exist then."""
-        ...
+        job: Job | None = None
+        offset = -1
+        async with self._snapshot() as connection:
+            stored = await _stored(connection, job_id)
+            if stored is None:
+                return None
+            async for logical in _history(connection, stored.job, 0, HISTORY_ROWS_MAX):
+                late = at is not None and logical.at > at
+                if late or (version is not None and logical.seq > version):
+                    break
+                job = _folded(job, logical)
+                offset = logical.offset
+        if job is None or (version is not None and job.version < version):
+            return None
+        return Stored(job, stored.partition, offset)
 
     async def attempts(self, job_id: str) -> tuple[Attempt, ...] | None:
         """Oldest first. None: no such job."""
-        ...
+        async with self._snapshot() as connection:
+            stored = await _stored(connection, job_id)
+            if stored is None:
+                return None
+            history = _history(connection, stored.job, 0, HISTORY_ROWS_MAX)
+            return attempts_of([logical async for logical in history])
 
-    async def poll(self, queues: Sequence[str], types: Sequence[str], limit: int) -> Jobs:
-        """Pending jobs that are due, by priority, then as they wait; nothing is taken."""
-        ...
+    # --- What is of no single job ----------------------------------------------------------------
+    async def queue(self, name: str) -> QueueState | None:
+        rows = await self._rows("queries/queues", {"names": [storable(name)]})
+        return _queue(rows[0]) if rows else None
 
-    async def queue(self, name: str) -> QueueState | None: ...
-
-    async def queues(self) -> tuple[QueueState, ...]: ...
+    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
+        rows = await self._rows("queries/queues", {"names": _texts(names)})
+        return tuple(map(_queue, rows))
 
     async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:
         """Those that live and those that ended within a day of the log's time."""
-        ...
+        rows = await self._rows("queries/runtimes", {"queues": _texts(queues)})
+        return tuple(
+            RuntimeState(queue, runtime_id, session, tuple(types), *rest)
+            for queue, runtime_id, session, types, *rest in rows
+        )
 
-    async def command(self, command_id: str) -> CommandOutcome | None: ...
+    async def command(self, command_id: str) -> CommandOutcome | None:
+        rows = await self._rows("queries/command", {"id": storable(command_id)})
+        return CommandOutcome(*rows[0]) if rows else None
 
     async def template(
         self, queue: str, job_type: str, version: int | None = None
     ) -> TemplateVersion | None:
         """The newest where no version is named."""
-        ...
+        values = {"queue": storable(queue), "type": storable(job_type), "version": version}
+        rows = await self._rows("queries/template", values)
+        return _template(rows[0]) if rows else None
 
     async def templates(self, queues: Sequence[str] = ()) -> tuple[TemplateVersion, ...]:
         """The newest of each."""
-        ...
+        rows = await self._rows("queries/templates", {"queues": _texts(queues)})
+        return tuple(found for row in rows if (found := _template(row)))
 
-    async def operation(self, operation_id: str) -> Operation | None: ...
+    async def operation(self, operation_id: str) -> Operation | None:
+        rows = await self._rows("queries/operation", {"id": storable(operation_id)})
+        if not rows:
+            return None
+        name, kind, where, *rest = rows[0]
+        return Operation(name, kind, Raw(where), *rest)
 
-    async def count_matching(self, where: Where) -> int:
-        """Open jobs that a bulk cancel with this `where` would reach now."""
-        ...
-
+    # --- Positions -------------------------------------------------------------------------------
     async def positions(self) -> dict[int, int]:
         """Per partition the offset of the last record that the views include; -1: none."""
-        ...
+        return dict(await self._rows("queries/positions", {}))
 
-    async def consumed(self, partition: int) -> Consumed | None: ...
+    async def consumed(self, partition: int) -> Consumed | None:
+        rows = await self._rows("queries/consumed", {"partition": partition})
+        return Consumed(*rows[0]) if rows else None
 
     async def reached(self, partition: int, offset: int, seconds_max: float) -> bool:
         """Waits until the views include `offset` of the partition; False: they did not in time."""
-        ...
+        return await self._watch.reached(partition, offset, seconds_max)
+
+    async def _position(self, partition: int) -> int | None:
+        rows = await self._rows("queries/position", {"partition": partition})
+        return rows[0][0] if rows else None
+
+    # --- The pool --------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except _UNAVAILABLE as error:
+            raise ReadsUnavailable(str(error)) from error
+
+    @asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[Connection]:
+        """All statements within see the same rows and positions."""
+        async with self._connection() as connection:
+            await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+            await connection.set_read_only(True)
+            async with connection.transaction():
+                yield connection
+
+    async def _rows(self, name: LiteralString, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        async with self._connection() as connection:
+            return await _fetch(connection, name, values)
 
 
-__all__ = ["BadCursor", "Job", "Order", "Reads", "ReadsUnavailable", "open_reads"]
+_UNAVAILABLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg_pool.PoolTimeout,
+    psycopg_pool.TooManyRequests,
+    errors.UndefinedTable,
+    errors.FeatureNotSupported,
+)
+"""The last two: the views are not there yet, or a rebuild has just changed their form."""
+
+
+async def _fetch(
+    connection: Connection, name: LiteralString, values: dict[str, Any]
+) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(statement(name), values, binary=True)
+    return await cursor.fetchall()
+
+
+# --- Rows to types -------------------------------------------------------------------------------
+def _jobs(rows: Iterable[tuple[Any, ...]]) -> tuple[Job, ...]:
+    return tuple(
+        unpack_job(unpack_request(job_id, request, payload), state, output)
+        for job_id, state, output, request, payload, *_ in rows
+    )
+
+
+async def _stored(connection: Connection, job_id: str) -> Stored | None:
+    rows = await _fetch(connection, "queries/jobs_by_id", {"ids": [storable(job_id)]})
+    if not rows:
+        return None
+    _, state, output, request, payload, partition, offset = rows[0]
+    job = unpack_job(unpack_request(job_id, request, payload), state, output)
+    return Stored(job, partition, offset)
+
+
+async def _history(
+    connection: Connection, job: Job, after_seq: int, rows_max: int
+) -> AsyncIterator[Logical]:
+    """All of it, oldest first, at most `rows_max` rows at a time."""
+    many = min(rows_max, HISTORY_ROWS_MAX)
+    while True:
+        rows = await _fetch(
+            connection,
+            "queries/history",
+            {"id": storable(job.id), "after": after_seq, "many": many},
+        )
+        for first_seq, packed in rows:
+            for logical in unpack_groups(job, first_seq, packed):
+                if logical.seq > after_seq:
+                    after_seq = logical.seq
+                    yield logical
+        if len(rows) < many:
+            return
+
+
+def _history_event(logical: Logical, partition: int) -> HistoryEvent:
+    event = logical.event
+    return HistoryEvent(
+        seq=logical.seq,
+        type=event.type if isinstance(event, Unknown) else event.TYPE,
+        at=logical.at,
+        actor=logical.actor,
+        cause=logical.cause,
+        correlation=logical.correlation,
+        data=json_of(event),
+        partition=partition,
+        offset=logical.offset,
+        hash=logical.hash.hex(),
+    )
+
+
+def _folded(job: Job | None, logical: Logical) -> Job | None:
+    """One event later. What a history holds did fit when it was written."""
+    event, at = logical.event, logical.at
+    after: Job | Misfit | None
+    match event:
+        case JobRequested():
+            after = begin(event, at)
+        case _ if job is None:
+            return None
+        case Unknown():
+            after = replace(job, opaque=job.opaque + 1, version=job.version + 1)
+        case LeasesExtended():
+            after = extend(job, event.leases[0])
+        case _:
+            after = evolve(job, event, at)  # type: ignore[arg-type]
+    return job if isinstance(after, Misfit) else after
+
+
+def _queue(row: tuple[Any, ...]) -> QueueState:
+    name, partition, *counts, oldest, offset = row
+    return QueueState(name, partition, dict(zip(STATUSES, counts, strict=True)), oldest, offset)
+
+
+def _template(row: tuple[Any, ...]) -> TemplateVersion | None:
+    queue, job_type, version, content, put_at, by = row
+    try:
+        template = msgspec.json.decode(content, type=Template)
+    except msgspec.DecodeError:
+        return None  # Of a later version's form.
+    return TemplateVersion(queue, job_type, version, template, put_at, by)
+
+
+# --- Filters and cursors -------------------------------------------------------------------------
+def _only_open(where: JobFilter) -> bool:
+    return bool(where.statuses) and _OPEN.issuperset(where.statuses)
+
+
+def _list_name(where: JobFilter, order: Order) -> LiteralString:
+    kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
+    return f"queries/{kind}_{_ORDERS[order]}"
+
+
+def _conditions(where: JobFilter) -> dict[str, Any]:
+    labels = {storable(key): storable(value) for key, value in where.labels.items()}
+    return {
+        "queues": _texts(where.queues),
+        "types": _texts(where.types),
+        "statuses": _texts(where.statuses),
+        "ended_badly": bool(where.statuses) and _BADLY.issuperset(where.statuses),
+        "labels": orjson.dumps(labels).decode() if labels else None,
+        "scope": _text(where.scope),
+        "error_code": _text(where.error_code),
+        "retried_from": _text(where.retried_from),
+        "schedule": _text(where.schedule),
+        "created_from": None if where.created_from is None else instant(where.created_from),
+        "created_to": None if where.created_to is None else instant(where.created_to),
+    }
+
+
+def _texts(texts: Iterable[str]) -> list[str] | None:
+    return [storable(text) for text in texts] or None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else storable(text)
+
+
+def _cursor(after: _After) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(after)).decode().rstrip("=")
+
+
+def _after(cursor: str, order: Order) -> _After:
+    try:
+        packed = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        after = msgspec.msgpack.decode(packed, type=_After)
+    except (ValueError, UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
+        raise BadCursor("not a cursor of this list") from error
+    if after.order != order or "\x00" in after.job_id or not -32_768 <= after.priority < 32_768:
+        raise BadCursor(f"the cursor is of a list in the order {after.order}")
+    return after

@@ -25,4 +25,5 @@ def new_session(after: Session | None = None, at: Micros | None = None) -> Sessi
 def _uuid7(at: Micros) -> str:
     chance = int.from_bytes(urandom(10), "big")
     value = (at // 1000 & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (chance >> 62 & 0xFFF) << 64
-    return str(UUID(int=value | 0b10 << 62 | chance & (1 << 62) - 1))
+    text = f"{value | 0b10 << 62 | chance & (1 << 62) - 1:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

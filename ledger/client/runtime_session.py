@@ -41,12 +41,12 @@ from ledger.log.inbox import (
 
 SLOTS_MAX = HELD_MAX = 800
 """Leases that one beat lists, at most: with all else its record stays below 256 KiB."""
-WORDS_MAX = 128
+FACTS_MAX = 500
 WORDS_BYTES_MAX = 160_000
-"""Of one report, beside its beat: what the owner records of it stays below half a batch."""
+"""Of one report: as many facts as fit one entry of the owner, and as many bytes as do with them."""
 LEASES_MANY = 300
 """A beat of so many leases leaves less room for words."""
-WORDS_MAX_BESIDE_MANY = 32
+FACTS_MAX_BESIDE_MANY = 200
 WORDS_BYTES_MAX_BESIDE_MANY = 64_000
 PROGRESS_BYTES_MAX = 32_000
 """Of progress in one beat; what does not fit is said by the next."""
@@ -525,17 +525,19 @@ class QueueSession:
 
     def _words_to_say(self, number: int, now: float) -> list[Reported]:
         many = len(self._held) - len(self._words) >= LEASES_MANY
-        room = WORDS_MAX_BESIDE_MANY if many else WORDS_MAX
+        room = FACTS_MAX_BESIDE_MANY if many else FACTS_MAX
         bytes_left = WORDS_BYTES_MAX_BESIDE_MANY if many else WORDS_BYTES_MAX
         words: list[Reported] = []
         whose: list[Held] = []
         waiting = self._words
-        while waiting and len(words) < room:
+        while waiting:
             held = waiting[0]
             word = held.word
             assert word is not None
-            bytes_left -= _size_of(word)
-            if bytes_left < 0 and words:
+            facts, size = _weight_of(word)
+            room -= facts
+            bytes_left -= size
+            if (bytes_left < 0 or room < 0) and words:
                 break
             waiting.popleft()
             if not held.lost:
@@ -544,7 +546,7 @@ class QueueSession:
                 whose.append(held)
         if whose:
             self._said.append((number, now, whose))
-        return words + self._starts_to_say(number, now, room - len(words))
+        return words + self._starts_to_say(number, now, room)
 
     def _starts_to_say(self, number: int, now: float, room: int) -> list[Reported]:
         starts: list[Reported] = []
@@ -626,18 +628,18 @@ def _body_of(job: Raw) -> JobBody:
         return JobBody("")
 
 
-def _size_of(word: Reported) -> int:
-    """At most what it takes as JSON."""
+def _weight_of(word: Reported) -> tuple[int, int]:
+    """At most: facts that the owner records of it, and its bytes as JSON."""
     match word:
         case ReportedResult():
-            return 400 + (0 if word.output is UNSET else len(memoryview(word.output)))
+            return 2, 400 + (0 if word.output is UNSET else len(memoryview(word.output)))
         case ReportedFailure():
             details = 0 if word.details is UNSET else len(memoryview(word.details))
-            return 400 + 6 * len(word.message) + details
+            return 3, 400 + 6 * len(word.message) + details
         case ReportedRelease():
-            return 300 + 6 * len(word.reason)
+            return 2, 300 + 6 * len(word.reason)
         case _:
-            return 250
+            return 2, 250
 
 
 def _failed_for(held: Held, refused: ReportRefused) -> ReportedFailure:

@@ -44,7 +44,8 @@ AHEAD_US_MAX = micros(SECONDS_MAX)
 class Pinned(Struct, frozen=True, gc=False):
     """A version of a template, with what its words come to where a request says nothing."""
 
-    version: int | None
+    version: int
+    """0: of no template."""
     template: Template
     timeout_us: int
     lease_us: int
@@ -54,7 +55,7 @@ class Pinned(Struct, frozen=True, gc=False):
     retry: Retry
 
 
-def pinned(version: int | None, template: Template) -> Pinned:
+def pinned(version: int, template: Template) -> Pinned:
     return Pinned(
         version,
         template,
@@ -101,7 +102,7 @@ def resolve(
         None if key is None else key.digest,
         None if key is None else key.content,
         None if key is None else Micros(at + key.window_us),
-        by.version,
+        by.version or None,
         by.timeout_us if ask.timeout_seconds is UNSET else micros(ask.timeout_seconds),
         by.lease_us if ask.lease_seconds is UNSET else micros(ask.lease_seconds),
         by.start_timeout_us
@@ -114,6 +115,28 @@ def resolve(
         by.result_ttl_us if ask.result_ttl_seconds is UNSET else _micros(ask.result_ttl_seconds),
         None if ask.failed_ttl_seconds is UNSET else _micros(ask.failed_ttl_seconds),
         ask.payload_ref,
+    )
+
+
+def rerun(
+    original: JobRequested, command: RerunJob, *, seed: str, at: Micros, order: int
+) -> JobRequested:
+    """A new job that asks for the same as an ended one, with what the command changes."""
+    payload = original.payload if command.payload is UNSET else command.payload
+    return replace(
+        original,
+        job_id=new_job_id(original.queue, at, seed.encode()),
+        payload=payload,
+        payload_ref=original.payload_ref if command.payload is UNSET else None,
+        labels=original.labels if command.labels is UNSET else command.labels,
+        priority=original.priority if command.priority is UNSET else command.priority,
+        ready_at=at,
+        order=order,
+        idempotency_key=None,
+        key_digest=None,
+        content_digest=None,
+        key_until=None,
+        retried_from=original.job_id,
     )
 
 
@@ -163,9 +186,6 @@ def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
 
 
 DEFAULT_RETRY = Retry()
-NO_TEMPLATE = Template()
-UNDECLARED = pinned(None, NO_TEMPLATE)
-"""What holds for a type that nobody declared."""
 
 
 def matches(
@@ -211,13 +231,14 @@ def _ready_at(request: RequestJob, at: Micros) -> Micros:
     return Micros(at + micros(request.delay_seconds)) if request.delay_seconds else at
 
 
-def _given(value: Any, default: Any) -> Any:
-    return default if value is UNSET else value
-
-
 def _micros(seconds: float | None) -> int | None:
     return None if seconds is None else micros(seconds)
 
 
 def _digest(value: object) -> str:
     return blake2b(_sorted.encode(value), digest_size=16).hexdigest()
+
+
+NO_TEMPLATE = Template()
+UNDECLARED = pinned(0, NO_TEMPLATE)
+"""What holds for a type that nobody declared."""

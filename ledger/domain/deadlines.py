@@ -47,20 +47,21 @@ def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
     if job.cancel is not None:
         when = min(when, _grace_end(job, floor))
     for step in job.steps:
-        match step.phase:
-            case Leased(lease=lease):
-                end = _silence_end(lease.since, lease.until, floor, asked.lease_us)
-            case Running(lease=lease, deadline=deadline):
-                end = _silence_end(lease.since, lease.until, floor, asked.lease_us)
-                end = min(end, deadline)
-            case Pending(ready_at=ready_at):
-                end = ready_at if ready_at > at else NEVER
-            case Waiting(lease=lease, until=until):
-                end = _silence_end(lease.since, until, floor, asked.lease_us)
+        phase = step.phase
+        match phase:
+            case Leased() | Running() | Waiting():
+                lease = phase.lease
+                end = phase.until if isinstance(phase, Waiting) else lease.until
+                if lease.since < floor:
+                    end = _silence_end(lease.since, end, floor, asked.lease_us)
+                if isinstance(phase, Running) and phase.deadline < end:
+                    end = phase.deadline
+            case Pending():
+                end = phase.ready_at if phase.ready_at > at else NEVER
             case Settled():
                 end = NEVER
             case _:
-                assert_never(step.phase)
+                assert_never(phase)
         if end < when:
             when = end
     return None if when == NEVER else when

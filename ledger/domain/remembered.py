@@ -29,8 +29,8 @@ KEYED = "ik."
 LATE_US = 300 * SECOND
 """Keys and ids are held so much longer than they count: for a copy that was sent while they did,
 by a clock that is wrong or through an intake that is slow."""
-FORGET_MAX = 2_000
-"""Rows that one entry drops, at most: more than it can add."""
+FORGET_MAX = 10_000
+"""Rows that a table drops at once, at most: more than the entries since the last time added."""
 
 
 class Bounds(Struct, frozen=True, gc=False):

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from ledger.domain.events import JobRequested
 from ledger.domain.job import Job
 from ledger.domain.steps import Step
 
 JOB_BYTES = 700
-LABEL_BYTES = 110
+LABEL_BYTES = 200
+"""A label with its key, be it short or long."""
 
 
 def size_of(job: Job) -> int:
-    result = job.result.output if job.result is not None else None
-    said = sum(map(size_of_said, job.steps))
-    return size_of_request(job.request) + said + (0 if result is None else len(memoryview(result)))
-
-
-def size_of_request(asked: JobRequested) -> int:
-    labels = asked.labels
-    size = JOB_BYTES + len(memoryview(asked.payload))
-    if labels:
-        size += LABEL_BYTES * len(labels) + sum(map(len, labels)) + sum(map(len, labels.values()))
-    return size
+    asked = job.request
+    size = JOB_BYTES + len(asked.payload) + LABEL_BYTES * len(asked.labels)
+    for step in job.steps:
+        size += size_of_said(step)
+    result = job.result
+    return size if result is None or result.output is None else size + len(result.output)
 
 
 def size_of_said(step: Step) -> int:
@@ -29,8 +24,7 @@ def size_of_said(step: Step) -> int:
     failure, progress = step.failure, step.progress
     size = 0
     if failure is not None:
-        details = failure.details
-        size += len(failure.message) + (0 if details is None else len(memoryview(details)))
+        size += len(failure.message) + (0 if failure.details is None else len(failure.details))
     if progress is not None:
         size += len(progress.phase or "") + len(progress.message or "")
     return size

@@ -63,13 +63,22 @@ class Offsets:
         firsts = await self._ask(self._client.beginning_offsets, topic, (partition,))
         return firsts[partition]
 
+    async def since(self, topic: str, partition: int, milliseconds: int) -> int | None:
+        """The first offset whose record was appended at an instant or later; None: none was."""
+        place = TopicPartition(topic, partition)
+        answer = await self._answered(self._client.offsets_for_times, topic, {place: milliseconds})
+        return answer[place].offset if answer.get(place) is not None else None
+
     async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         wanted = [TopicPartition(topic, partition) for partition in partitions]
+        answer = await self._answered(question, topic, wanted)
+        return {found.partition: offset for found, offset in answer.items()}
+
+    async def _answered(self, question: Any, topic: str, wanted: object) -> Any:
         try:
             async with asyncio.timeout(self._connection.bounds.offsets_seconds):
                 # Without it the first question about a topic waits for a retry: 100 ms.
                 await self._client._client._wait_on_metadata(topic)
-                answer = await question(wanted)
+                return await question(wanted)
         except (KafkaError, TimeoutError) as error:
             raise LogUnavailable(f"no offsets of {topic}: {error!r}") from error
-        return {found.partition: offset for found, offset in answer.items()}

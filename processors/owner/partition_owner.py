@@ -60,6 +60,8 @@ class PartitionOwner:
         """How often somebody else was found to have taken over."""
         self.takeovers = 0
         self.turns = 0
+        self.decided: tuple[int, int] | None = None
+        """Offsets of commands and requests to read next, by the last proven entry of this term."""
 
     # --- Told by the group -----------------------------------------------------------------------
     def pause(self) -> None:
@@ -100,6 +102,7 @@ class PartitionOwner:
 
     async def _leave(self) -> None:
         term, self._term = self._term, None
+        self.decided = None
         self._seams.commands.unfollow(self.number)
         self._seams.requests.unfollow(self.number)
         self._seams.feed.unfollow(self.number)
@@ -289,7 +292,8 @@ class TermOfOffice:
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
         reach("owner.after_append")
-        self._unrecorded = 0 if turn.entries else self._unrecorded
+        self._unrecorded = 0
+        self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
         self._seams.feed.offer(self._owner.number, before, proven, self._partition.drain_touched())
         return {one.entry.number: one.last_offset for one in proven}
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import structlog
 
+from ledger.domain.ids import Micros
 from ledger.domain.partition import Bounds
+from ledger.log.admin import Admin
 from ledger.log.connection import Connection
+from ledger.log.errors import LogError
 from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
@@ -18,9 +21,12 @@ from ledger.log.sharing import PartitionsAssigned, Sharing
 from ledger.log.topics import Mode, Topics
 from processors.owner.partition_owner import PartitionOwner
 from processors.owner.seams import Feed, NoFeed, Seams
+from processors.owner.trimming import trim
 
 log = structlog.get_logger(__name__)
 
+TRIM_SECONDS = 3_600.0
+"""How often the intakes are trimmed."""
 WATCH_SECONDS = 0.5
 """How often the clients that run by themselves are asked for a failure."""
 
@@ -56,6 +62,8 @@ class OwnerService:
             await sharing.start()
             stack.push_async_callback(sharing.close)
             stack.push_async_callback(self._stop_owners)
+            trimming = asyncio.create_task(self._trim(seams))
+            stack.callback(trimming.cancel)
             await self._follow(seams, sharing, stop)
 
     def health(self) -> dict[str, Any]:
@@ -97,6 +105,27 @@ class OwnerService:
             feed=self._feed,
             bounds=settings.bounds,
         )
+
+    async def _trim(self, seams: Seams) -> None:
+        while True:
+            await asyncio.sleep(TRIM_SECONDS)
+            try:
+                async with Admin(seams.connection) as admin:
+                    for number, owner in list(self._owners.items()):
+                        if owner.decided is None or not owner.is_owner:
+                            continue
+                        topics = (seams.topics.commands, seams.topics.requests)
+                        for topic, decided in zip(topics, owner.decided, strict=True):
+                            await trim(
+                                admin,
+                                seams.offsets,
+                                topic,
+                                number,
+                                decided=decided,
+                                now=Micros(seams.wall()),
+                            )
+            except LogError as error:
+                log.warning("owner.intakes_not_trimmed", reason=str(error))
 
     async def _follow(self, seams: Seams, sharing: Sharing, stop: asyncio.Event) -> None:
         stopped = asyncio.create_task(stop.wait())

@@ -31,10 +31,14 @@ from ledger.domain.events import (
     LeaseGranted,
     RequestForwarded,
 )
-from ledger.domain.ids import CommandId, Fence, JobId, QueueName, RuntimeId
+from ledger.domain.ids import SECOND, CommandId, Fence, JobId, Micros, QueueName, RuntimeId
+from ledger.log.admin import Admin
 from ledger.log.command_codec import command_record
+from ledger.log.offsets import Offsets
 from ledger.log.partitions import partition_of
 from ledger.log.replies import Reply
+from processors.owner.seams import wall_clock
+from processors.owner.trimming import trim
 from tests.support.ledger import Client, Ledger, ledger_on
 
 RUNTIME = RuntimeId("r1")
@@ -193,3 +197,19 @@ async def test_a_new_owner_goes_on_where_the_last_one_was(ledger: Ledger, client
     events = await ledger.events()
     assert sum(isinstance(e, JobRequested) for e in events) == 51
     assert sum(isinstance(e, LeaseGranted) for e in events) == 1
+
+
+async def test_decided_and_old_records_of_an_intake_are_deleted_and_no_others(
+    ledger: Ledger, client: Client
+) -> None:
+    topic, partition = ledger.topics.requests, partition_of(QUEUES[0], ledger.partitions)
+    await client.send(*(RequestJob(type="sum", queue=QUEUES[0]) for _ in range(10)))
+    later = Micros(wall_clock() + 60 * SECOND)
+    async with Admin(ledger.connection) as admin, Offsets(ledger.connection) as offsets:
+
+        async def trimmed(kept_us: int) -> int:
+            await trim(admin, offsets, topic, partition, decided=6, now=later, kept_us=kept_us)
+            return await offsets.first(topic, partition)
+
+        assert await trimmed(kept_us=3_600 * SECOND) == 0, "they are young"
+        assert await trimmed(kept_us=30 * SECOND) == 6, "the others are not decided"

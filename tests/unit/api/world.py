@@ -35,8 +35,8 @@ from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected
 from ledger.domain.remembered import ClosedJobs
 from ledger.log.command_codec import command_from, command_record, partition_for, topic_of
-from ledger.log.connection import Connection
-from ledger.log.errors import LogUnavailable
+from ledger.log.connection import COMMAND_BYTES_MAX, Connection
+from ledger.log.errors import LogUnavailable, RecordTooLarge
 from ledger.log.inbox import OwnerChanged
 from ledger.log.partitions import partition_of
 from ledger.log.replies import Reply
@@ -135,6 +135,7 @@ class World:
         self.runtimes: list[RuntimeState] = []
         self.sent: list[Sent] = []
         self.has_sent = asyncio.Event()
+        self.bytes_max = COMMAND_BYTES_MAX
         self._asked: dict[CommandId, Asked] = {}
         self.parked: dict[CommandId, Asked] = {}
         self.wires: list[_Wire] = []
@@ -156,6 +157,8 @@ class World:
             actor=sent.actor,
             traceparent=sent.traceparent,
         )
+        if len(value or b"") > self.bytes_max:
+            raise RecordTooLarge(f"a command has at most {self.bytes_max} bytes")
         record = _Record(topic, number, offset, self.at // 1000, key, value, headers)
         self.sent.append(sent)
         self.has_sent.set()
@@ -469,7 +472,7 @@ class _Views(Reads):
     async def queue(self, name: str) -> QueueState | None:
         return next((queue for queue in await self.queues() if queue.name == name), None)
 
-    async def queues(self) -> tuple[QueueState, ...]:
+    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
         counts: dict[QueueName, dict[str, int]] = {}
         oldest: dict[QueueName, Micros] = {}
         for job in self._checked().jobs():
@@ -488,6 +491,7 @@ class _Views(Reads):
                 self._world.positions()[partition_of(name, partitions)],
             )
             for name, count in counts.items()
+            if not names or name in names
         )
 
     async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:

@@ -1,0 +1,1 @@
+"""Measures what a user would ask: how many jobs, how soon, at what cost. One program a question."""

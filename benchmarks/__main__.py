@@ -1,0 +1,5 @@
+"""`make bench`."""
+
+from benchmarks.end_to_end import main
+
+main()

@@ -1,0 +1,35 @@
+"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE SLOTS`.
+
+With a payload `{"sent": ns}` it prints, at its end, how long each job took from then to its start.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+from ledger.client.job_context import Context
+from ledger.client.runtime import Runtime
+
+
+def main() -> None:
+    bootstrap, queue, slots = sys.argv[1:4]
+    gc.set_threshold(50_000, 20, 50)
+    runtime = Runtime("bench", bootstrap, queue=queue, slots=int(slots))
+    waited: list[int] = []
+
+    @runtime.job("noop")
+    async def noop(ctx: Context) -> dict[str, int]:
+        sent = ctx.payload.get("sent")
+        if sent:
+            waited.append(time.time_ns() - sent)  # noqa: TID251 (two processes compare)
+        return {"sum": 1}
+
+    runtime.run()
+    for nanoseconds in waited:
+        print(nanoseconds)
+
+
+if __name__ == "__main__":
+    main()
