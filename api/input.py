@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -205,9 +206,23 @@ def _culprit(value: object, steps: Sequence[str], *, of_key: bool) -> str:
 
 
 # --- Query parameters ----------------------------------------------------------------------------
+class _Parameter(Struct, frozen=True, gc=False):
+    kind: Any
+    is_repeatable: bool
+    is_number: bool
+    """Of JSON's own types: a text that spells it will do."""
+
+
 @lru_cache
-def _parameters(kind: type[Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+def _parameters(kind: type[Struct]) -> dict[str, _Parameter]:
+    parameters: dict[str, _Parameter] = {}
+    for field in msgspec.structs.fields(kind):
+        # Absent is a parameter's null; a text cannot spell it.
+        members = [one for one in get_args(field.type) if one is not NoneType]
+        only = members[0] if NoneType in get_args(field.type) else field.type
+        text = str(only)
+        parameters[field.encode_name] = _Parameter(only, "tuple" in text, "int" in text)
+    return parameters
 
 
 def query_from(query: bytes, kind: type[S], *, prefixed: str | None = None) -> S:
@@ -227,7 +242,7 @@ def query_from(query: bytes, kind: type[S], *, prefixed: str | None = None) -> S
             near = get_close_matches(name, parameters, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             wrongs.append(Wrong(f"/{escaped(name)}", f"unknown parameter{hint}"))
-        elif _is_repeatable(field):
+        elif field.is_repeatable:
             values.setdefault(name, []).append(text)
         elif name in values:
             wrongs.append(Wrong(f"/{escaped(name)}", "stands twice"))
@@ -261,28 +276,17 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-def _convert(
-    values: dict[str, Any], parameters: Mapping[str, msgspec.structs.FieldInfo]
-) -> list[Wrong]:
-    """Numbers and truth values are texts in a query; all else stays strict."""
+def _convert(values: dict[str, Any], parameters: Mapping[str, _Parameter]) -> list[Wrong]:
+    """Numbers are texts in a query; all else stays strict, or a number would be an instant."""
     wrongs: list[Wrong] = []
     for name, text in values.items():
-        field = parameters[name]
+        parameter = parameters[name]
         try:
-            # Not `strict=False` for all: a bare number would pass for an instant.
-            values[name] = msgspec.convert(text, field.type, strict=not _is_number(field))
+            values[name] = msgspec.convert(text, parameter.kind, strict=not parameter.is_number)
         except msgspec.ValidationError as error:
             pointer, message = _explained(str(error))
             wrongs.append(Wrong(f"/{escaped(name)}{pointer}", message))
     return wrongs
-
-
-def _is_repeatable(field: msgspec.structs.FieldInfo) -> bool:
-    return "tuple" in str(field.type)
-
-
-def _is_number(field: msgspec.structs.FieldInfo) -> bool:
-    return "int" in str(field.type) or "bool" in str(field.type)
 
 
 # --- Headers -------------------------------------------------------------------------------------

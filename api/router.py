@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 from msgspec.structs import replace
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -39,6 +40,21 @@ CLIENT_GONE = 499
 """For the metrics; nobody receives it."""
 
 
+class _Anything(Convertor[str]):
+    """A runtime's id is its own: it may hold a slash, or a line break."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
+
+
 def routes_of(operations: Iterable[Operation]) -> list[Route]:
     """One route a path, whatever its methods; fixed parts of a path before named ones."""
     by_path: dict[str, dict[str, Operation]] = {}
@@ -46,8 +62,7 @@ def routes_of(operations: Iterable[Operation]) -> list[Route]:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     paths = sorted(by_path, key=lambda path: [(part[:1] == "{", part) for part in path.split("/")])
     return [
-        # A runtime's id is its own: it may hold a slash.
-        Route(path.replace("{rid}", "{rid:path}"), _Path(path, by_path[path]), name=path)
+        Route(path.replace("{rid}", "{rid:anything}"), _Path(path, by_path[path]), name=path)
         for path in paths
     ]
 

@@ -11,7 +11,7 @@ from cli.settings import load_settings
 from ledger.client.job_context import Context, JobCancelled, JobFailure
 from ledger.client.runtime import Runtime
 
-SLOTS = 20
+SLOTS = 100
 STUCK_SECONDS = 300.0
 """Longer than the demo lasts: whoever waits for this must be killed."""
 

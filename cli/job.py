@@ -11,7 +11,7 @@ import typer
 
 from cli.api_client import ApiClient, ApiUrl, Json, api_client
 from cli.outcome import EXIT_CODES, CommandError, Exit
-from cli.output import AsJson, compact, fields, line, print_json, say, short_time, table
+from cli.output import AsJson, clock_time, compact, fields, line, print_json, say, short_time, table
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
 PAGE = 200
@@ -238,7 +238,7 @@ def print_history(events: list[Json], title: str = "") -> None:
         [
             (
                 event["seq"],
-                short_time(event["at"]),
+                _history_time(event, events[0]),
                 _short_type(event["type"]),
                 event["actor"],
                 event["position"],
@@ -248,6 +248,12 @@ def print_history(events: list[Json], title: str = "") -> None:
         ],
         title,
     )
+
+
+def _history_time(event: Json, first: Json) -> str:
+    """With the day at the first event, and wherever it is another day."""
+    same_day = event is not first and event["at"][:10] == first["at"][:10]
+    return clock_time(event["at"]) if same_day else short_time(event["at"])
 
 
 def _watch(api: ApiClient, job_id: str, as_json: bool) -> Exit:
@@ -272,7 +278,17 @@ def _short_type(type: str) -> str:
     return type.removeprefix("ledger.job.").removesuffix(".v1")
 
 
-QUIET_FACTS = {"job_id", "queue", "payload", "retry", "order", "key_digest", "content_digest"}
+QUIET_FACTS = {
+    "job_id",
+    "queue",
+    "payload",
+    "retry",
+    "order",
+    "session",
+    "number",
+    "key_digest",
+    "content_digest",
+}
 
 
 def _facts(data: Json) -> str:

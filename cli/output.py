@@ -28,9 +28,14 @@ STATUS_STYLES = {
 }
 
 
+PIPE_WIDTH = 160
+"""Of tables where no terminal says how wide it is."""
+
+
 def out() -> Console:
     """Of this moment: tests change sys.stdout."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=sys.stdout, highlight=False, width=width)
 
 
 def err() -> Console:
@@ -80,6 +85,11 @@ def short_time(text: str | None) -> str:
     if not text:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def clock_time(text: str) -> str:
+    """The same, without the day."""
+    return datetime.fromisoformat(text).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def compact(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from ledger.log.connection import Connection
 from ledger.log.effective import Cursor, Effective
@@ -16,7 +17,7 @@ from projections.feed import Source
 def log_source(connection: Connection, topics: Topics) -> Source:
     async def read(
         partition: int, cursor: Cursor, *, until: int | None = None
-    ) -> AsyncIterator[list[Effective]]:
+    ) -> AsyncGenerator[list[Effective], None]:
         async with EntriesReader(connection, topics, partition, cursor) as reader:
             async for items in reader.batches(until):
                 yield items
@@ -29,12 +30,13 @@ def shared(source: Source, feed: Feed) -> Source:
 
     async def read(
         partition: int, cursor: Cursor, *, until: int | None = None
-    ) -> AsyncIterator[list[Effective]]:
+    ) -> AsyncGenerator[list[Effective], None]:
         before = cursor.offset
-        async for items in source(partition, cursor, until=until):
-            if items:
-                feed.offer(partition, before, items)
-                before = end_of(items[-1])
-            yield items
+        async with aclosing(source(partition, cursor, until=until)) as found:
+            async for items in found:
+                if items:
+                    feed.offer(partition, before, items)
+                    before = end_of(items[-1])
+                yield items
 
     return read

@@ -8,7 +8,6 @@ read from the checkpoint. Rivals are settled by the checkpoint's compare-and-set
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from ledger.domain.ids import SECOND, JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Cursor, Effective, TakenOver
 from ledger.log.errors import LogBroken, LogError
-from projections.batches import Applied, Batch, end_of
+from projections.batches import Batch, end_of
 from projections.checkpoints import CheckpointLost, Superseded
 from projections.packing import StoredByAnotherVersion
 from projections.projector import Projector, ViewsBroken, ViewsUnavailable
@@ -221,10 +220,10 @@ class ProjectorFeed:
         try:
             while not stop.is_set():
                 await self._until_work(stopping)
-                began = time.monotonic()
+                began = _clock()
                 entries = await self._round()
                 if entries >= BUSY_ENTRIES:
-                    rest = BATCH_SECONDS - (time.monotonic() - began)
+                    rest = BATCH_SECONDS - (_clock() - began)
                     await asyncio.wait([stopping], timeout=max(rest, 0))
             await self._drain()
         finally:
@@ -238,7 +237,7 @@ class ProjectorFeed:
 
     async def _until_work(self, stopping: asyncio.Task[bool]) -> None:
         work = asyncio.create_task(self._work.wait())
-        waits = [f.pause_until - time.monotonic() for f in self._followed.values() if f.failures]
+        waits = [f.pause_until - _clock() for f in self._followed.values() if f.failures]
         try:
             await asyncio.wait(
                 [work, stopping],
@@ -255,7 +254,7 @@ class ProjectorFeed:
         for followed in list(self._followed.values()):
             if self._incurable is not None:
                 raise self._incurable
-            if time.monotonic() < followed.pause_until:
+            if _clock() < followed.pause_until:
                 continue
             try:
                 entries += await self._advance(followed)
@@ -270,10 +269,10 @@ class ProjectorFeed:
 
     async def _drain(self) -> None:
         """The rest of what was offered; what comes from the log can wait for the next start."""
-        deadline = time.monotonic() + DRAIN_SECONDS
+        deadline = _clock() + DRAIN_SECONDS
         for followed in list(self._followed.values()):
             try:
-                while followed.is_continued() and time.monotonic() < deadline:
+                while followed.is_continued() and _clock() < deadline:
                     await self._advance(followed)
             except (Superseded, ViewsUnavailable) as error:
                 _log.warning("projector_not_drained", partition=followed.partition, why=str(error))
@@ -347,13 +346,17 @@ class ProjectorFeed:
         followed.error = f"{type(error).__name__}: {error}"
         followed.failures += 1
         pause = min(shortest * 2 ** (followed.failures - 1), longest)
-        followed.pause_until = time.monotonic() + pause
+        followed.pause_until = _clock() + pause
         _log.warning(
             "projector_paused", partition=followed.partition, why=followed.error, seconds=pause
         )
 
     async def _in_thread(self, ask: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _events_in(items: Sequence[Effective]) -> int:

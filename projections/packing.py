@@ -328,6 +328,17 @@ class Logical(Struct, frozen=True, gc=False):
     hash: bytes
 
 
+def raw_events(first_seq: int, packed: bytes) -> Iterator[tuple[Any, ...]]:
+    """The same as plain values, without the job, to compare histories however they were cut."""
+    seq = first_seq
+    for group in _decode(packed):
+        *head, digest = group[:GROUP_HEAD]
+        last = len(group) - 1
+        for place in range(GROUP_HEAD, len(group)):
+            yield (seq, *head, digest if place == last else b"", group[place])
+            seq += 1
+
+
 def unpack_groups(job: Job, first_seq: int, packed: bytes) -> Iterator[Logical]:
     """`job` is the job as it is now: it holds what its history does not store again."""
     seq = first_seq

@@ -69,9 +69,10 @@ class Verdict(Struct, frozen=True, gc=False):
 
     partition: int
     end: int
-    """Up to here it was read."""
+    """All below is sound."""
     entries: int
     events: int
+    """Of a broken log some are left out: those read together with the break."""
     take_overs: int
     hash: str
     """The chain's last: whoever noted it can tell later that nothing before it was changed."""
@@ -169,7 +170,7 @@ class Auditor:
         return [await self._verify(partition, progress) for partition in wanted]
 
     async def _verify(self, partition: int, progress: Progress | None) -> Verdict:
-        entries = events = take_overs = 0
+        events = 0
         broken = ""
         async with EntriesReader(self._connection, self._topics, partition) as reader:
             end = await reader.end()
@@ -177,10 +178,7 @@ class Auditor:
                 async for items in reader.batches(end):
                     for item in items:
                         if isinstance(item, Proven):
-                            entries += 1
                             events += len(item.entry.events)
-                        else:
-                            take_overs += 1
                     if progress is not None:
                         progress(partition, reader.position, end)
             except LogBroken as error:
@@ -188,10 +186,10 @@ class Auditor:
             cursor = reader.cursor
             return Verdict(
                 partition=partition,
-                end=reader.position,
-                entries=entries,
+                end=cursor.offset if broken else reader.position,
+                entries=cursor.entry,
                 events=events,
-                take_overs=take_overs,
+                take_overs=len(cursor.nonces),
                 hash=cursor.hash.hex(),
                 ignored=_counts(reader.effective.ignored),
                 broken=broken,

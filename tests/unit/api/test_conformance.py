@@ -20,7 +20,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from api.app import DOCUMENT
 from tests.unit.api.world import Client, World, app_over
 
-EXAMPLES_MAX = 150
+EXAMPLES_MAX = 20
 """An operation: all of them stay within a minute."""
 load_all_checks()
 schema = schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(DOCUMENT)))

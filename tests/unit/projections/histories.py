@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 from random import Random
 
 from msgspec import Raw
@@ -46,8 +47,6 @@ from ledger.domain.events import (
     CommandRejected,
     Event,
     JobProgressed,
-    JobRequested,
-    JobSucceeded,
     LeaseGranted,
     RetryScheduled,
     Unknown,
@@ -161,7 +160,7 @@ class Script:
         """The history cut before these items."""
         edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(self.items)}), len(self.items)]
         found = []
-        for first, end in zip(edges, edges[1:], strict=False):
+        for first, end in pairwise(edges):
             jobs: dict[JobId, Job] = {}
             for touched in self.touched[first:end]:
                 jobs |= touched
@@ -195,9 +194,7 @@ def random_history(random: Random, steps: int) -> Script:
     return script
 
 
-def _random_step(
-    script: Script, random: Random, jobs: list[JobId], operations: list[str]
-) -> None:
+def _random_step(script: Script, random: Random, jobs: list[JobId], operations: list[str]) -> None:
     partition = script.partition
     job_id = random.choice(jobs) if jobs else JobId("default.none")
     job = partition.job(job_id)
@@ -285,6 +282,3 @@ def _random_step(
             jobs.append(decision.job_id)
         if decision.operation_id:
             operations.append(decision.operation_id)
-
-
-__all__ = ["JobRequested", "JobSucceeded", "Script", "plain_job", "random_history"]

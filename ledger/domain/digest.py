@@ -1,0 +1,47 @@
+"""A partition's folded state as one value: readers of the same entries have the same digest.
+
+What is derived (lanes, timers) or only remembered for a while outside the log (deferred progress)
+is no part of it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ledger.domain.partition import Partition
+
+
+def digest(partition: Partition) -> bytes:
+    return sha256(msgspec.json.encode(folded(partition), order="deterministic")).digest()
+
+
+def folded(partition: Partition) -> dict[str, Any]:
+    """By name, for whoever wants to know where two states differ."""
+    operations = partition.operations
+    return {
+        "entry": partition.entry,
+        "at": partition.at,
+        "floor": partition.floor,
+        "partitions": partition.partitions,
+        "commands": partition.commands,
+        "requests": partition.requests,
+        "order": partition.order,
+        "jobs": list(partition.jobs.values()),
+        "open_bytes": partition.open_bytes,
+        "closed": partition.closed.values(),
+        "closed_bytes": partition.closed.bytes,
+        "queues": {
+            name: [queue.templates, sorted(queue.pinned.items()), queue.sessions]
+            for name, queue in partition.queues.items()
+            if queue.templates or queue.pinned or queue.sessions
+        },
+        "keys": partition.keys.values(),
+        "outcomes": partition.outcomes.items(),
+        "refused_at": list(partition.refused_at.items()),
+        "operations": [operations.all, operations.parts, operations.done],
+        "misfits": partition.misfits,
+        "unknown": partition.unknown,
+    }

@@ -1,0 +1,278 @@
+"""`ledger dev` as a newcomer uses it, and every command against what it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from tests.support.services import server_directory
+
+pytestmark = pytest.mark.services
+
+START_SECONDS = 60
+STOP_SECONDS = 60
+LEDGER = (sys.executable, "-m", "cli.main")
+
+
+class Dev:
+    """A `ledger dev` in a process of its own."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.process = subprocess.Popen(
+            [*LEDGER, "dev", "--port", "0", "--json"],
+            env={**os.environ, "LEDGER_DATA": str(data)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.addresses: dict[str, str] = {}
+        assert self.process.stdout is not None
+        while "api" not in self.addresses:
+            line = self.process.stdout.readline()
+            assert line, f"it ended with {self.process.wait(STOP_SECONDS)}"
+            said = json.loads(line)
+            self.addresses[said["ready"]] = said["at"]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        with self.process:
+            return self.process.wait(STOP_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def dev() -> Iterator[Dev]:
+    with server_directory() as directory:
+        dev = Dev(directory)
+        try:
+            yield dev
+        finally:
+            dev.stop()
+
+
+@pytest.fixture(scope="module")
+def runtime(dev: Dev) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.demo_runtime", "runtime-1"],
+        env={**os.environ, "LEDGER_DATA": str(dev.data)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        yield
+        process.terminate()
+        process.wait(STOP_SECONDS)
+
+
+@pytest.fixture
+def ledger(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setenv("LEDGER_DATA", str(dev.data))
+    return Ledger()
+
+
+class Ledger:
+    """The command line, in this process."""
+
+    def __call__(self, *words: str, ends_with: int = 0) -> Result:
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == ends_with, (words, result.output, result.exception)
+        return result
+
+    def json(self, *words: str, ends_with: int = 0) -> Any:
+        return json.loads(self(*words, "--json", ends_with=ends_with).stdout)
+
+    def submit(self, *words: str) -> str:
+        return self("job", "submit", *words).stdout.strip()
+
+
+def test_it_prints_every_address_when_it_is_ready(dev: Dev) -> None:
+    assert list(dev.addresses) == ["kafka", "postgres", "worker", "api"]
+    assert dev.addresses["kafka"].startswith("127.0.0.1:")
+    assert dev.addresses["postgres"].startswith("postgresql://")
+    assert dev.addresses["api"].startswith("http://127.0.0.1:")
+
+
+def test_a_second_one_says_that_one_is_running(ledger: Ledger, dev: Dev) -> None:
+    result = ledger("dev", ends_with=5)
+
+    assert f"process {dev.process.pid} already runs the servers of {dev.data}" in result.stderr
+    assert dev.addresses["kafka"] in result.stderr
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_job_is_submitted_watched_and_its_history_shown(ledger: Ledger) -> None:
+    watched = ledger("job", "submit", "flaky", "--queue", "demo", "--watch")
+
+    assert "attempt_failed" in watched.stdout
+    assert "retry_scheduled" in watched.stdout
+    assert "succeeded" in watched.stdout
+    [job] = ledger.json("job", "list", "--type", "flaky")["items"]
+    history = ledger.json("job", "history", job["id"])["items"]
+    assert [event["seq"] for event in history] == list(range(1, len(history) + 1))
+    assert history[0]["type"] == "ledger.job.requested.v1"
+    assert history[-1]["type"] == "ledger.job.succeeded.v1"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_watching_a_job_that_fails_ends_with_1(ledger: Ledger) -> None:
+    job_id = ledger.submit("doomed", "--queue", "demo", "--max-attempts", "1")
+
+    result = ledger("job", "watch", job_id, ends_with=1)
+
+    assert "TEMPORARY_PROVIDER_ERROR" in result.stdout
+
+
+def test_what_was_asked_for_is_what_is_kept(ledger: Ledger) -> None:
+    job_id = ledger.submit(
+        *("kept", "--payload", '{"a": [1, "é"]}', "--label", "user=42", "--scope", "project:7"),
+        *("--priority", "2", "--lease", "5", "--timeout", "9", "--delay", "3600"),
+    )
+
+    job = ledger.json("job", "get", job_id)
+
+    assert job["payload"] == {"a": [1, "é"]}
+    assert (job["labels"], job["scope"], job["priority"]) == ({"user": "42"}, "project:7", 2)
+    assert (job["lease_seconds"], job["timeout_seconds"]) == (5, 9)
+    assert job["status"] == "pending"
+    assert "project:7" not in ledger("job", "get", job_id).stderr
+
+
+def test_the_same_key_is_the_same_job(ledger: Ledger) -> None:
+    first = ledger.submit("keyed", "--key", "k1")
+    again = ledger("job", "submit", "keyed", "--key", "k1")
+
+    assert again.stdout.strip() == first
+    assert "this key was used before" in again.stderr
+    other = ledger("job", "submit", "keyed", "--key", "k1", "--payload", '{"b": 1}', ends_with=4)
+    assert "IDEMPOTENCY_KEY_REUSED" in other.stderr
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_can_be_run_again(ledger: Ledger) -> None:
+    job_id = ledger.submit("nobody-runs-this")
+
+    assert ledger.json("job", "cancel", job_id, "--reason", "mistake")["status"] == "cancelled"
+    again = ledger("job", "rerun", job_id).stdout.strip()
+
+    assert ledger.json("job", "get", again)["retried_from"] == job_id
+    assert "JOB_CLOSED" in ledger("job", "cancel", job_id, ends_with=4).stderr
+
+
+def test_a_job_that_nobody_knows_is_not_found(ledger: Ledger) -> None:
+    unknown = "default.019b7cfa-c52e-7def-8a12-0123456789ab"
+
+    assert "JOB_NOT_FOUND" in ledger("job", "get", unknown, ends_with=3).stderr
+    ledger("replay", unknown, ends_with=3)
+
+
+def test_lists_are_filtered_and_paged(ledger: Ledger) -> None:
+    ids = [ledger.submit("listed", "--label", f"n={n}") for n in range(3)]
+
+    found = ledger.json("job", "list", "--type", "listed", "--limit", "2")
+    rest = ledger.json("job", "list", "--type", "listed", "--cursor", found["next_cursor"])
+    one = ledger.json("job", "list", "--label", "n=1", "--status", "pending")
+
+    assert [job["id"] for job in found["items"] + rest["items"]] == ids[::-1]
+    assert [job["id"] for job in one["items"]] == [ids[1]]
+
+
+def test_the_log_itself_tells_the_same_story(ledger: Ledger) -> None:
+    job_id = ledger.submit("told-twice")
+    ledger("job", "cancel", job_id)
+
+    replayed = ledger.json("replay", job_id)
+    before = ledger.json("replay", job_id, "--as-of", "1")
+
+    assert replayed["job"] == ledger.json("job", "get", job_id)
+    assert [e["position"] for e in replayed["events"]] == [
+        e["position"] for e in ledger.json("job", "history", job_id)["items"]
+    ]
+    assert before["job"]["status"] == "pending"
+    assert ledger.json("replay")["events"] > 0
+
+
+def test_a_template_is_stored_once(ledger: Ledger, tmp_path: Path) -> None:
+    file = tmp_path / "quiz.toml"
+    file.write_text('type = "quiz"\nqueue = "templated"\nlease_seconds = 7.0\n')
+
+    assert ledger.json("template", "put", str(file))["version"] == 1
+    assert ledger.json("template", "put", str(file)) == {
+        "queue": "templated",
+        "type": "quiz",
+        "version": 1,
+        "created": False,
+    }
+    job_id = ledger.submit("quiz", "--queue", "templated")
+    assert ledger.json("job", "get", job_id)["lease_seconds"] == 7
+
+
+def test_a_template_that_cannot_be_is_refused(ledger: Ledger, tmp_path: Path) -> None:
+    file = tmp_path / "quiz.json"
+    file.write_text('{"type": "quiz", "lease_secs": 7}')
+
+    assert "lease_secs" in ledger("template", "put", str(file), ends_with=4).stderr
+
+
+def test_the_topics_are_safe_and_the_doctor_finds_nothing(ledger: Ledger) -> None:
+    assert ledger.json("topics", "check") == {"safe": True, "problems": []}
+    assert ledger.json("topics", "apply")["safe"]
+    report = ledger.json("doctor")
+    assert report["ok"], report
+    assert {f["check"]: f["state"] for f in report["findings"]}["topics"] == "ok"
+
+
+def test_the_doctor_names_another_partition_count(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEDGER_PARTITIONS", "5")
+
+    found = {f["check"]: f for f in ledger.json("doctor", ends_with=1)["findings"]}
+
+    assert found["topics"]["state"] == "wrong"
+    assert "partitions is 16, wanted 5" in found["topics"]["said"]
+    assert "set LEDGER_PARTITIONS" in found["topics"]["fix"]
+
+
+def test_data_outlives_a_stop_and_nothing_is_left_running() -> None:
+    with server_directory() as directory:
+        first = Dev(directory)
+        made = _ledger(directory, "job", "submit", "kept")
+        pids = _pids_below(first.process.pid)
+
+        assert first.stop() == 0
+
+        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+        second = Dev(directory)
+        try:
+            assert _ledger(directory, "job", "get", made.strip())
+        finally:
+            assert second.stop() == 0
+
+
+def _ledger(data: Path, *words: str) -> str:
+    return subprocess.run(
+        [*LEDGER, *words],
+        env={**os.environ, "LEDGER_DATA": str(data)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    ).stdout
+
+
+def _pids_below(pid: int) -> list[int]:
+    """Children and theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_pids_below(int(child))]
+    return found
