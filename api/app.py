@@ -100,7 +100,7 @@ def create_app(
             def partition(queue: QueueName) -> int:
                 return partition_of(queue, settings.partitions)
 
-            claims = Claims(gateway, partition, decision_seconds=settings.decision_seconds)
+            claims = Claims(gateway, partition)
             app.state.services = Services(
                 settings=settings,
                 wire=ports.wire,

@@ -17,7 +17,7 @@ from api.gateway import Undecided
 from api.input import check_details, checked_inline
 from api.jobs import ACCEPTED, JOB
 from api.operation import Answer, Ask, Operation
-from api.problems import invalid
+from api.problems import invalid, refused
 from api.views import HeartbeatView, LeaseGrantView
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
@@ -99,8 +99,10 @@ async def _said(ask: Ask, kind: type[Any], changes: Mapping[str, Any] | None = N
 def _data(decision: Any) -> Response:
     if isinstance(decision, Undecided):
         return accepted_response(decision)
+    if decision.data is None:
+        raise refused("LEASE_STALE", "answered before; the lease has ended since")
     headers = {"Idempotency-Replayed": "true"} if decision.replayed else {}
-    return raw_response(decision.data or b"{}", position=decision.position, headers=headers)
+    return raw_response(decision.data, position=decision.position, headers=headers)
 
 
 # --- The table -----------------------------------------------------------------------------------

@@ -54,22 +54,22 @@ class Claims:
         self,
         gateway: Gateway,
         partition_of: Callable[[QueueName], int],
-        *,
-        decision_seconds: float,
     ) -> None:
         self._gateway = gateway
         self._partition_of = partition_of
-        self._decision_seconds = decision_seconds
         self._keyed: dict[Key, _Keyed] = {}
 
-    async def claim(self, sent: Sent) -> Outcome:
-        """Raises what `Gateway.decide` does."""
+    async def claim(self, sent: Sent, decision_seconds: float) -> Outcome:
+        """`decision_seconds`: for an owner's first word. Raises what `Gateway.decide` does."""
         if not sent.command_id.startswith(KEYED):
-            return await self._claimed(sent)
+            return await self._claimed(sent, decision_seconds)
         key, _ = identity_of(sent.command_id)
         known = self._keyed.get(key)
         if known is None:
-            known = (sent.command_id, asyncio.create_task(self._quietly(sent, key)))
+            known = (
+                sent.command_id,
+                asyncio.create_task(self._quietly(sent, decision_seconds, key)),
+            )
             self._keyed[key] = known
             while len(self._keyed) > REMEMBERED_MAX:
                 del self._keyed[next(iter(self._keyed))]
@@ -87,33 +87,34 @@ class Claims:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _quietly(self, sent: Sent, key: Key) -> Outcome | Exception:
+    async def _quietly(self, sent: Sent, decision_seconds: float, key: Key) -> Outcome | Exception:
         """Only an answer is kept; after anything else the repeat asks anew."""
         try:
-            outcome: Outcome | Exception = await self._claimed(sent)
+            outcome: Outcome | Exception = await self._claimed(sent, decision_seconds)
         except Exception as error:
             outcome = error
         if not isinstance(outcome, Claimed):
             self._keyed.pop(key, None)
         return outcome
 
-    async def _claimed(self, sent: Sent) -> Outcome:
+    async def _claimed(self, sent: Sent, decision_seconds: float) -> Outcome:
         claim = _claim_of(sent)
         parts: dict[int, list[QueueName]] = {}
         for queue in dict.fromkeys(claim.queues):
             parts.setdefault(self._partition_of(queue), []).append(queue)
         if len(parts) == 1:
-            return await self._of_one(sent)
+            return await self._of_one(sent, decision_seconds)
         until = now() + claim.wait_seconds
-        outcome = await self._in_turn(sent, parts)
+        outcome = await self._in_turn(sent, parts, decision_seconds)
         nothing = isinstance(outcome, Claimed) and not outcome.items
         if nothing and claim.wait_seconds > 0:
             return await self._parked(sent, parts, until)
         return outcome
 
-    async def _of_one(self, sent: Sent) -> Outcome:
-        gateway, claim = self._gateway, _claim_of(sent)
-        deadline = now() + max(self._decision_seconds, claim.wait_seconds + GRACE_SECONDS)
+    async def _of_one(self, sent: Sent, decision_seconds: float) -> Outcome:
+        gateway, wait_seconds = self._gateway, _claim_of(sent).wait_seconds
+        parked_seconds = wait_seconds + GRACE_SECONDS if wait_seconds else 0.0
+        deadline = now() + max(decision_seconds, parked_seconds)
         with gateway.waiting(sent, gives_back=True) as waiter:
             await gateway.append(waiter)
             reply = await waiter.decided(deadline)
@@ -124,7 +125,9 @@ class Claims:
                 return reply
             return Claimed(granted(reply), reply.position, reply.replayed)
 
-    async def _in_turn(self, sent: Sent, parts: Mapping[int, list[QueueName]]) -> Outcome:
+    async def _in_turn(
+        self, sent: Sent, parts: Mapping[int, list[QueueName]], decision_seconds: float
+    ) -> Outcome:
         claim = _claim_of(sent)
         items: list[Raw] = []
         answers: list[Outcome] = []
@@ -134,7 +137,8 @@ class Claims:
                 if left == 0:
                     break
                 ask = replace(claim, queues=tuple(queues), limit=left, wait_seconds=0.0)
-                answer = await self._of_one(_part(sent, ask, f"ask.{partition}"))
+                part = _part(sent, ask, f"ask.{partition}")
+                answer = await self._of_one(part, decision_seconds)
                 answers.append(answer)
                 if isinstance(answer, Claimed):
                     items += answer.items

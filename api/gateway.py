@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from api.idempotency import release_id
 from api.positions import Seen
-from api.wire import Place, Sent, Wire
+from api.wire import Heard, Place, Sent, Wire
 from ledger.domain.commands import Claim, ReleaseLease
 from ledger.domain.ids import CommandId, Fence, JobId
 from ledger.domain.partition import KEYED
@@ -203,10 +203,16 @@ class Gateway:
                 continue
             self.is_hearing = True
             for one in heard:
-                if isinstance(one, OwnerChanged):
-                    self._ask_again(one.partition)
-                else:
-                    self._hear(one)
+                try:
+                    self._hear_one(one)
+                except Exception:  # Whatever one reply holds, the next must be heard.
+                    log.exception("reply_not_understood")
+
+    def _hear_one(self, heard: Heard) -> None:
+        if isinstance(heard, OwnerChanged):
+            self._ask_again(heard.partition)
+        else:
+            self._hear(heard)
 
     def _hear(self, reply: Reply) -> None:
         self._seen.note(reply.position)

@@ -65,6 +65,8 @@ async def read_body(request: Request) -> bytes:
         raise refused("REQUEST_TIMEOUT", "the client went away") from None
     if body:
         _check_media_type(request.headers.get("content-type"))
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise refused("UNSUPPORTED_MEDIA_TYPE", "send the body without a content encoding")
     return bytes(body)
 
 

@@ -153,8 +153,10 @@ def refused_by_owner(reply: Reply) -> Refused:
         job_status=reply.job_status,
         errors=_pointed(reply.pointer, reply.detail),
     )
-    headers = {"Idempotency-Replayed": "true"} if reply.replayed else {}
-    return Refused(problem, {"Ledger-Position": reply.position, **headers})
+    headers = {"Ledger-Position": reply.position} if reply.position else {}
+    if reply.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return Refused(problem, headers)
 
 
 def problem_response(refusal: Refused) -> Response:

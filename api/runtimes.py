@@ -37,7 +37,8 @@ async def claim(ask: Ask) -> Response:
         if isinstance(outcome, Claimed) and ask.key is None:
             gateway.give_back(sent, outcome.items)
 
-    outcome = await unless_gone(ask.request, ask.services.claims.claim(sent), give_back)
+    claiming = ask.services.claims.claim(sent, ask.decision_seconds)
+    outcome = await unless_gone(ask.request, claiming, give_back)
     if isinstance(outcome, Undecided):
         return accepted_response(outcome)
     if not isinstance(outcome, Claimed):

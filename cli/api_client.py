@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -21,9 +21,11 @@ ApiUrl = Annotated[
 
 ANSWER_SECONDS = 40.0
 """Above the longest that the api itself waits."""
-EVENT_SECONDS = 60.0
-"""A stream says something, if only that it lives, more often than this."""
-RECONNECTS_MAX = 5
+LOOK_SECONDS = 0.3
+"""Between two looks at a job that is watched."""
+RECONNECTS_MAX = 10
+RECONNECT_SECONDS = 1.0
+PAGE = 200
 
 Json = dict[str, Any]
 Params = Sequence[tuple[str, str]]
@@ -55,47 +57,45 @@ class ApiClient:
             )
         return answer
 
+    def history(self, job_id: str) -> list[Json]:
+        """All that has happened to a job so far, oldest first."""
+        events: list[Json] = []
+        cursor: str | None = None
+        while True:
+            page = self._history_page(job_id, cursor)
+            events += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return events
+
     def events(self, job_id: str) -> Iterator[Json]:
-        """A job's events from its beginning, as they happen; reconnects where the stream breaks."""
-        last_id = ""
+        """A job's events from its beginning, as they happen, without end. Looks again and again:
+        what it shows is what the pages show, whatever lies between here and the api."""
+        cursor: str | None = None
+        seen = 0
         failures = 0
         while True:
-            headers = {"accept": "text/event-stream"}
-            if last_id:
-                headers["last-event-id"] = last_id
             try:
-                with self._http.stream(
-                    "GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout=EVENT_SECONDS
-                ) as response:
-                    if response.status_code != 200:
-                        response.read()
-                        _answer(response)
-                    for event_id, data in _server_sent(response.iter_lines()):
-                        last_id = event_id or last_id
-                        failures = 0
-                        yield json.loads(data)
+                page = self._history_page(job_id, cursor)
             except httpx.TransportError:
                 failures += 1
                 if failures > RECONNECTS_MAX:
                     raise
+                time.sleep(RECONNECT_SECONDS)
+                continue
+            failures = 0
+            for event in page["items"]:
+                if event["seq"] > seen:
+                    seen = event["seq"]
+                    yield event
+            if page["next_cursor"] is None:
+                time.sleep(LOOK_SECONDS)
+            else:
+                cursor = page["next_cursor"]
 
-
-def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """(id, data) of each event."""
-    event_id = ""
-    data: list[str] = []
-    for line in lines:
-        if not line:
-            if data:
-                yield event_id, "\n".join(data)
-            event_id, data = "", []
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "id":
-            event_id = value
-        elif name == "data":
-            data.append(value)
+    def _history_page(self, job_id: str, cursor: str | None) -> Json:
+        params = [("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])]
+        return self.get(f"/v1/jobs/{job_id}/events", params)
 
 
 def _answer(response: httpx.Response) -> Json:

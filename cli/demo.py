@@ -18,7 +18,7 @@ from cli import demo_jobs
 from cli.api_client import ApiClient, Json, api_client
 from cli.demo_jobs import Ended, complaints, counts_text
 from cli.failures import explained
-from cli.job import ENDED, all_events, print_history
+from cli.job import ENDED, print_history
 from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import AsJson, err, line, print_json, say, table
 from cli.servers import kafka_of
@@ -120,7 +120,7 @@ class _Demo:
         return Outcome(
             jobs=jobs,
             complaints=complaints(jobs, self._count) + self._own_complaints(),
-            history=all_events(self._api, crashing),
+            history=self._api.history(crashing),
             killed=self._killed,
             jobs_per_second=_rate(listed),
         )
@@ -266,7 +266,7 @@ def _show(outcome: Outcome, as_json: bool) -> None:
         outcome.history, f"The job whose runtime ({outcome.killed}) was killed, from the log:"
     )
     line("")
-    line(f"{outcome.jobs_per_second:,.0f} jobs a second, from the first request on, everything on this machine")
+    line(f"{outcome.jobs_per_second:,.0f} jobs a second, all processes on this machine")
     for complaint in outcome.complaints:
         line(f"  {complaint}")
     line(f"demo: FAILED {counts}" if outcome.complaints else f"demo: ok {counts}")

@@ -14,7 +14,6 @@ from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import AsJson, clock_time, compact, fields, line, print_json, say, short_time, table
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
-PAGE = 200
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB_ID", show_default=False)]
 LabelOptions = Annotated[
@@ -213,23 +212,11 @@ def _register_reads(job: typer.Typer) -> None:
     )
     def history(job_id: JobIdArgument, api_url: ApiUrl = None, as_json: AsJson = False) -> None:
         with api_client(api_url) as api:
-            events = all_events(api, job_id)
+            events = api.history(job_id)
         if as_json:
             print_json({"items": events})
         else:
             print_history(events)
-
-
-def all_events(api: ApiClient, job_id: str) -> list[Json]:
-    events: list[Json] = []
-    cursor: str | None = None
-    while True:
-        params = [("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])]
-        found = api.get(f"/v1/jobs/{job_id}/events", params)
-        events += found["items"]
-        cursor = found["next_cursor"]
-        if cursor is None:
-            return events
 
 
 def print_history(events: list[Json], title: str = "") -> None:
@@ -270,7 +257,7 @@ def _watch(api: ApiClient, job_id: str, as_json: bool) -> Exit:
             if not as_json:
                 show_job(job)
             return Exit.OK if job["status"] == "succeeded" else Exit.BAD
-    raise CommandError(f"the stream of {job_id} ended before the job did")
+    raise AssertionError("a job's events have no end but the job's")
 
 
 def _short_type(type: str) -> str:

@@ -29,6 +29,8 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 """By their keys."""
 HISTORY = "job_events"
+NOT_COMPARED = (HISTORY, "commands", "schema_migrations")
+"""Row by row, that is; the other tables of the read models."""
 ROWS_AT_ONCE = 2_000
 DIFFERENCES_MAX = 100
 

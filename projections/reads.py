@@ -84,8 +84,7 @@ async def open_reads(
 
     async def configure(connection: Connection) -> None:
         await connection.execute(settings_of(schema, seconds_max))
-        # The values asked for decide the plan: conditions that are not asked for drop out.
-        await connection.execute("SET plan_cache_mode = force_custom_plan; SET jit = off")
+        await connection.execute("SET jit = off")
 
     pool: Pool = AsyncConnectionPool(
         dsn,
@@ -133,7 +132,7 @@ class Reads:
     async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
         """Those that exist, from one snapshot."""
         wanted = {storable(job_id): job_id for job_id in job_ids}
-        rows = await self._rows("queries/jobs_by_id", {"ids": list(wanted)})
+        rows = await self._rows("queries/stored", {"ids": list(wanted)})
         found = {}
         for name, state, output, request, payload, partition, offset in rows:
             job_id = wanted[name]
@@ -365,8 +364,14 @@ _UNAVAILABLE = (
 async def _fetch(
     connection: Connection, name: LiteralString, values: dict[str, Any]
 ) -> list[tuple[Any, ...]]:
-    cursor = await connection.execute(statement(name), values, binary=True)
+    # Of a statement that is not prepared the planner sees the values: conditions that are not asked
+    # for drop out, and those that are choose the index.
+    prepare = not name.startswith(_PLANNED_EACH_TIME)
+    cursor = await connection.execute(statement(name), values, prepare=prepare, binary=True)
     return await cursor.fetchall()
+
+
+_PLANNED_EACH_TIME = ("queries/jobs_", "queries/open_jobs_", "queries/count_matching")
 
 
 # --- Rows to types -------------------------------------------------------------------------------
@@ -378,7 +383,7 @@ def _jobs(rows: Iterable[tuple[Any, ...]]) -> tuple[Job, ...]:
 
 
 async def _stored(connection: Connection, job_id: str) -> Stored | None:
-    rows = await _fetch(connection, "queries/jobs_by_id", {"ids": [storable(job_id)]})
+    rows = await _fetch(connection, "queries/stored", {"ids": [storable(job_id)]})
     if not rows:
         return None
     _, state, output, request, payload, partition, offset = rows[0]

@@ -21,7 +21,7 @@ from psycopg import IsolationLevel, sql
 
 from ledger.domain.ids import Micros
 from projections.batches import Batch
-from projections.compare import Difference, compare
+from projections.compare import NOT_COMPARED, TABLES, Difference, compare
 from projections.feed import Source
 from projections.projector import Projector
 from projections.schema import LOCK, SCHEMA, checked, connect, migrate
@@ -271,9 +271,24 @@ def _rename(
             "WHERE application_name IN (SELECT application_name FROM partitions)"
         )
     if live.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone():
+        _take_along(live, schema, names)
         live.execute(sql.SQL("ALTER SCHEMA {live} RENAME TO {old}").format(**names))
     live.execute(sql.SQL("ALTER SCHEMA {next} RENAME TO {live}").format(**names))
     live.commit()
+
+
+def _take_along(
+    live: psycopg.Connection[tuple[Any, ...]], schema: str, names: Mapping[str, sql.Identifier]
+) -> None:
+    """Tables that a projector does not write, such as those of reactions, with what is in them."""
+    tables = live.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = %s AND NOT tablename = ANY(%s)",
+        (schema, [*TABLES, *NOT_COMPARED]),
+    ).fetchall()
+    for (table,) in tables:
+        words = {**names, "table": sql.Identifier(table)}
+        live.execute(sql.SQL("DROP TABLE IF EXISTS {next}.{table}").format(**words))
+        live.execute(sql.SQL("ALTER TABLE {live}.{table} SET SCHEMA {next}").format(**words))
 
 
 def _drop(dsn: str, schema: str) -> None:

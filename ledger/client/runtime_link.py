@@ -387,7 +387,11 @@ class RuntimeLink:
             wake.set()
 
     def _is_over(self) -> bool:
-        return self._leave_by is not None and monotonic() >= self._leave_by
+        """While nobody can be reached: there is nothing to say, or no more time to say it."""
+        if self._leave_by is None:
+            return False
+        settled = all(session.settled for session in self._sessions.values())
+        return settled or monotonic() >= self._leave_by
 
 
 async def _woken(wake: asyncio.Event, seconds: float) -> None:

@@ -67,10 +67,10 @@ def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
     return None if when == NEVER else when
 
 
-def expire(job: Job, at: Micros, floor: Micros, order: int) -> tuple[JobEvent, ...]:
-    """What the clock says at `at`; nothing where it comes early, late or twice.
+def expire(job: Job, at: Micros, floor: Micros, order: int, now: Micros) -> tuple[JobEvent, ...]:
+    """What the clock says of what had ended at `at`; nothing where it comes early, late or twice.
 
-    `order` is the place behind all that wait now, for a retry at the tail.
+    A retry counts from `now`; `order` is the place behind all that wait then, for one at the tail.
     """
     if job.end is not None:
         return ()
@@ -83,7 +83,7 @@ def expire(job: Job, at: Micros, floor: Micros, order: int) -> tuple[JobEvent, .
         return (JobCancelled(job.id, "grace_ended", job.cancel.reason, job.cancel.by),)
     for step in job.steps:
         if code := _lapsed(job, step, at, floor):
-            return _expire_attempt(job, step, code, at, order)
+            return _expire_attempt(job, step, code, now, order)
     return ()
 
 

@@ -148,15 +148,17 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
             return _accepted(job, leases.say(job, command, at, partition.next_order(at)))
 
 
-def due(partition: Partition, job: Job, at: Micros) -> tuple[Event, ...]:
-    """What the clock says of a job whose timer has fallen due; nothing if it came for nothing."""
-    events = deadlines.expire(job, at, partition.floor, partition.next_order(at))
+def due(partition: Partition, job: Job, at: Micros, now: Micros | None = None) -> tuple[Event, ...]:
+    """What the clock says of a job whose timer had fallen due at `at`; nothing if it came for
+    nothing. `now` is the instant of the entry, where it is later: what begins begins then."""
+    now = at if now is None else now
+    events = deadlines.expire(job, at, partition.floor, partition.next_order(now), now)
     deferred = partition.deferred.get(job.id)
     if events or deferred is None:
         return events
     fence, word = deferred
     step = quoted_step(job, fence)
-    return () if step is None else progressed(job, step, fence, word, at)
+    return () if step is None else progressed(job, step, fence, word, now)
 
 
 def defer(partition: Partition, command: Command, at: Micros) -> None:

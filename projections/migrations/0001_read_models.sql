@@ -70,7 +70,7 @@ COMMENT ON COLUMN jobs.output IS 'JSON as submitted';
 CREATE INDEX jobs_created ON jobs (created_at);
 CREATE INDEX jobs_queue ON jobs (queue, created_at);
 CREATE INDEX jobs_type ON jobs (type, created_at);
-CREATE INDEX jobs_priority ON jobs (priority, created_at);
+CREATE INDEX jobs_priority ON jobs (queue, priority, created_at);
 CREATE INDEX jobs_labels ON jobs USING gin (labels jsonb_path_ops) WHERE labels IS NOT NULL;
 CREATE INDEX jobs_scope ON jobs (scope, created_at) WHERE scope IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, created_at) WHERE error_code IS NOT NULL;

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ledger.client import (
     Producer,
     Runtime,
 )
+from ledger.client.requests import RetryFields
 from ledger.domain.commands import Asked, Beat, Report
 from ledger.domain.events import (
     AttemptExpired,
@@ -203,7 +204,7 @@ async def test_failures_are_tried_again_or_not_as_the_handler_says(
     ledger: Ledger, producer: Producer
 ) -> None:
     runtime = runtime_of(ledger)
-    retry = {"max_attempts": 2, "backoff_seconds": [0], "jitter": 0.0}
+    retry: RetryFields = {"max_attempts": 2, "backoff_seconds": [0], "jitter": 0.0}
 
     @runtime.job("again")
     async def again(ctx: Context) -> int:
@@ -282,7 +283,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
 async def test_a_runtime_that_is_cut_off_stops_its_work_in_time(
     ledger: Ledger, producer: Producer
 ) -> None:
-    runtime = runtime_of(ledger)
+    runtime = runtime_of(ledger, drain_seconds=0.1)
     began, stopped = asyncio.Event(), asyncio.Event()
     seen: list[tuple[bool, str]] = []
 
@@ -295,8 +296,9 @@ async def test_a_runtime_that_is_cut_off_stops_its_work_in_time(
             seen.append((ctx.cancelled.is_lost, ctx.cancelled.reason))
             stopped.set()
 
-    async with serving(runtime, ready=False):
+    async with AsyncExitStack() as stack:
         async with ledger.owner():
+            serves = await stack.enter_async_context(serving(runtime))
             await producer.submit("long", queue=QUEUE, lease_seconds=1)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await began.wait()
@@ -306,6 +308,8 @@ async def test_a_runtime_that_is_cut_off_stops_its_work_in_time(
         assert seen == [(True, "no extension of the lease came in time")]
         async with ledger.owner():
             events = await ledger.until(lambda events: len(of(LeaseGranted, events)) >= 2)
+            serves.stop()
+            await ledger.until(lambda events: _has(RuntimeEnded, events))
     assert of(AttemptExpired, events) == []
     assert len(of(LeaseReleased, events)) == 1
 
@@ -522,14 +526,15 @@ async def test_a_broker_that_was_away_is_found_again(server_directory: Path) -> 
 async def test_what_cannot_be_right_is_said_at_once(bootstrap: str) -> None:
     with pytest.raises(ValueError, match="handler"):
         await Runtime("r1", bootstrap).serve()
-    for wrong in (
+    wrongs: list[dict[str, Any]] = [
         {"id": ""},
         {"queue": "UPPER"},
         {"queue": []},
         {"slots": 0},
         {"slots": 10_000},
         {"beat_seconds": 0.0},
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match=r"."):
             Runtime(**{"id": "r1", "bootstrap": bootstrap, **wrong})
     runtime = Runtime("r1", bootstrap)

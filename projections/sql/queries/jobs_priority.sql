@@ -1,15 +1,26 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
+-- Each queue has its own order in the index; the best of each are merged.
 SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
     (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
-    SELECT j.id, j.state, j.output, j.priority, j.created_at
-    FROM jobs j
-    WHERE
+    SELECT best.*
+    FROM queues q
+    CROSS JOIN LATERAL (
+        SELECT j.id, j.state, j.output, j.priority, j.created_at
+        FROM jobs j
+        WHERE j.queue = q.name
+            AND
         -- include: queries/matching
-        AND (%(after_at)s::timestamptz IS NULL
-            OR (j.priority, j.created_at, j.id)
-                > (%(after_priority)s::smallint, %(after_at)s, %(after_id)s))
-    ORDER BY j.priority, j.created_at, j.id
+            AND (
+                %(after_at)s::timestamptz IS NULL
+                OR (j.priority, j.created_at, j.id)
+                    > (%(after_priority)s::smallint, %(after_at)s, %(after_id)s)
+            )
+        ORDER BY j.priority, j.created_at, j.id
+        LIMIT %(many)s::bigint + %(skip)s::bigint
+    ) best
+    WHERE %(queues)s::text[] IS NULL OR q.name = ANY(%(queues)s::text[])
+    ORDER BY best.priority, best.created_at, best.id
     LIMIT %(many)s OFFSET %(skip)s
 ) j
 JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1

@@ -5,6 +5,8 @@ FROM (
     SELECT j.id, j.state, j.output, j.priority, j.created_at
     FROM open_jobs o JOIN jobs j ON j.id = o.id
     WHERE
+        o.status = ANY(%(statuses)s::text[])
+        AND
         -- include: queries/matching
         AND (%(after_at)s::timestamptz IS NULL OR (j.created_at, j.id) > (%(after_at)s, %(after_id)s))
     ORDER BY j.created_at, j.id

@@ -120,3 +120,13 @@ async def test_ids_are_as_long_as_a_record_may_carry(client: Client) -> None:
     client.world.forget(job_id)
     await client.post(f"/v1/jobs/{job_id}/rerun", headers=KEY)
     assert max(len(sent.command_id) for sent in client.world.sent) <= COMMAND_ID_LENGTH_MAX
+
+
+async def test_a_replayed_heartbeat_on_a_lease_that_has_ended(client: Client) -> None:
+    job_id, fence = await client.leased()
+    path, body = f"/v1/jobs/{job_id}/heartbeat", {"fence": fence}
+    first = await client.post(path, json=body, headers=KEY)
+    await client.post(f"/v1/jobs/{job_id}/release", json=body)
+    again = await client.post(path, json=body, headers=KEY)
+    assert first.status_code == 200
+    assert code_of(again) == (409, "LEASE_STALE")

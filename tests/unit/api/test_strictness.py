@@ -229,6 +229,12 @@ async def test_a_body_of_another_kind(client: Client, media: str) -> None:
     assert code_of(answer) == (415, "UNSUPPORTED_MEDIA_TYPE")
 
 
+async def test_a_body_in_another_encoding(client: Client) -> None:
+    headers = {**JSON, "content-encoding": "gzip"}
+    answer = await client.post("/v1/jobs", content=b'{"type": "t"}', headers=headers)
+    assert code_of(answer) == (415, "UNSUPPORTED_MEDIA_TYPE")
+
+
 @pytest.mark.parametrize(
     "media", ["application/json", "Application/JSON; charset=UTF-8", "application/foo+json", None]
 )
