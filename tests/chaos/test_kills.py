@@ -34,13 +34,20 @@ def request(number: int, chance: random.Random, **fields: Any) -> dict[str, Any]
 
 async def submit_all(cluster: Cluster, chance: random.Random) -> None:
     """As a careful producer does: what is not acknowledged is sent again under the same key."""
-    async with Producer(
-        cluster.connection, partitions=cluster.partitions, prefix=cluster.prefix
-    ) as producer:
+    async with producer_of(cluster) as producer:
         for first in range(0, JOBS, 250):
             requests: Any = [request(n, chance) for n in range(first, first + 250)]
             await producer.submit_many(requests)
             await asyncio.sleep(0.2)  # Spread over the time in which things die.
+
+
+def producer_of(cluster: Cluster) -> Producer:
+    return Producer(
+        cluster.connection,
+        partitions=cluster.partitions,
+        prefix=cluster.prefix,
+        wait_seconds=60.0,
+    )
 
 
 def ended(cluster: Cluster) -> int:
@@ -95,27 +102,50 @@ async def test_whoever_is_killed_every_job_ends_exactly_once(cluster: Cluster) -
 async def test_a_frozen_owner_that_wakes_is_fenced_and_comes_back_as_a_newcomer(
     cluster: Cluster,
 ) -> None:
+    many = 3_000
     cluster.worker("first")
-    async with Producer(
-        cluster.connection,
-        partitions=cluster.partitions,
-        prefix=cluster.prefix,
-        wait_seconds=60.0,
-    ) as producer:
+    async with producer_of(cluster) as producer:
+        await producer.submit("work", queue=QUEUES[0])  # It is there, and at work.
         chance = random.Random(1)
-        for n in range(20):
-            await producer.submit(**request(n, chance))
-        cluster.freeze("first")
-        frozen = asyncio.get_running_loop().time()
+        requests: Any = [request(n, chance) for n in range(many)]
+        await producer.submit_many(requests)
+        cluster.freeze("first")  # In the middle of them.
+        frozen_at = asyncio.get_running_loop().time()
         cluster.worker("second")
-        for n in range(20, 40):
-            await producer.submit(**request(n, chance))
-        await asyncio.sleep(
-            max(0.0, frozen + 3 * LEASE_SECONDS - asyncio.get_running_loop().time())
-        )
+        await producer.submit("work", queue=QUEUES[0])
+        passed = asyncio.get_running_loop().time() - frozen_at
+        await asyncio.sleep(max(0.0, 3 * LEASE_SECONDS - passed))
         cluster.thaw("first")
-        for n in range(40, 60):
-            await producer.submit(**request(n, chance))
+        await cluster.until(
+            lambda: bool(cluster.logged("owner.fenced")), seconds=60, what="it says it was fenced"
+        )
+        await producer.submit("work", queue=QUEUES[0])
+    await cluster.until(
+        lambda: any(
+            '"partitions": []' not in line for line in cluster.logged("owner.assigned")[2:]
+        ),
+        seconds=60,
+        what="the partitions are shared out anew",
+    )
     history = await read_history(cluster.connection, cluster.topics, cluster.partitions)
-    assert len(history.jobs()) == 60
+    assert len(history.jobs()) == many + 3
     assert set(history.outcomes().values()) == {1}
+
+
+async def test_two_owners_of_one_partition_do_not_duel_and_nothing_is_done_twice(
+    cluster: Cluster,
+) -> None:
+    many = 400
+    cluster.worker("worker")
+    async with producer_of(cluster) as producer:
+        await producer.submit("work", queue=QUEUES[0])
+        cluster.start("rival", "-m", "tests.support.rival_owner")
+        chance = random.Random(2)
+        for n in range(many):
+            await producer.submit(**request(n, chance))
+            await asyncio.sleep(0.02)  # Long enough for a duel to show.
+    history = await read_history(cluster.connection, cluster.topics, cluster.partitions)
+    assert len(history.jobs()) == many + 1
+    assert set(history.outcomes().values()) == {1}
+    fenced = len(cluster.logged("owner.fenced"))
+    assert 1 <= fenced <= 10 * cluster.partitions, "pauses grow: they do not fight for ever"
