@@ -22,6 +22,7 @@ from api.wire import Heard, Place, Sent, Wire
 from ledger.domain.commands import Claim, ReleaseLease
 from ledger.domain.ids import CommandId, Fence, JobId
 from ledger.domain.partition import KEYED
+from ledger.log.crash_points import reach
 from ledger.log.errors import LogError
 from ledger.log.inbox import OwnerChanged
 from ledger.log.replies import Reply
@@ -162,6 +163,7 @@ class Gateway:
     async def append(self, waiter: Waiter) -> None:
         try:
             waiter.place = await self._wire.append(waiter.sent)
+            reach("gateway.after_append")
         except LogError:
             if not waiter.reply.done():  # Else it has landed all the same.
                 raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
-
 from msgspec import UNSET, Raw
 from starlette.responses import Response
 
@@ -49,11 +47,6 @@ async def request_job(ask: Ask) -> Response:
         if fields["idempotency_key"] not in (None, ask.key):
             raise invalid("/idempotency_key", "differs from the header Idempotency-Key")
         fields["idempotency_key"] = ask.key
-    if fields["run_at"] is not None:
-        try:
-            fields["run_at"] = fields["run_at"].astimezone(UTC)
-        except OverflowError:
-            raise invalid("/run_at", "beyond the year 9999 in UTC") from None
     if fields["payload"] is not UNSET:
         fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
     if fields["idempotency_key"] is not None:
@@ -109,7 +102,10 @@ async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
                 ask, job_id, f"the job has no version {version}; its last is {stored.job.version}"
             )
         return before
-    before = await reads.as_of(job_id, at=_instant("as_of", text))
+    at = _instant("as_of", text)
+    # Answers show milliseconds: such an instant means the whole of its millisecond.
+    at = at if at % 1000 else Micros(at + 999)
+    before = await reads.as_of(job_id, at=at)
     if before is None:
         raise await unknown_job(ask, job_id, f"the job did not exist at {text}")
     return before

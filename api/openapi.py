@@ -41,7 +41,7 @@ PREFER = {
     "name": "Prefer",
     "in": "header",
     "description": "`wait=N` (0 to 30 seconds), or `respond-async`; others are ignored",
-    "schema": {"type": "string", "examples": ["wait=10", "respond-async"]},
+    "schema": {"type": "string", "examples": ["wait=1", "respond-async"]},
 }
 OF_COMMAND_HEADERS = (
     {

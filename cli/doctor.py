@@ -175,10 +175,15 @@ def _postgres(settings: Settings) -> Finding:
 
 
 def _lag(settings: Settings) -> Finding:
-    from cli.projection import standings
+    from cli.projection import statuses
 
-    behind = sum(one.behind for one in asyncio.run(standings(settings)))
+    found = asyncio.run(statuses(settings))
+    behind = sum(one.behind for one in found)
     if behind:
         fix = "is a worker running? `ledger worker`; again in a moment: it should get less"
         return Finding("read models", "warning", f"{behind} records behind the log", fix)
+    misfits = sum(one.misfits + one.unknown for one in found)
+    if misfits:
+        fix = "`ledger verify` names them; a newer version may have written them"
+        return Finding("read models", "warning", f"{misfits} events were not understood", fix)
     return Finding("read models", "ok", "up to date")

@@ -86,7 +86,15 @@ def _http(module: Any, error: Exception) -> CommandError | None:
     return CommandError(f"the api{where} does not answer: {error!r}", fix=fix)
 
 
+def _worker(module: Any, error: Exception) -> CommandError | None:
+    if not isinstance(error, module.ExactlyOnceRefused):
+        return None
+    fix = "unset PROCESSING_GUARANTEE and LEDGER_PROCESSING_GUARANTEE"
+    return CommandError(str(error), fix=fix, exit_code=Exit.USAGE)
+
+
 _EXPLAIN = {
+    "processors.app": _worker,
     "ledger.embedded.processes": _embedded,
     "ledger.client.errors": _client,
     "ledger.log.errors": _log,

@@ -31,8 +31,9 @@ from processors.owner.seams import Feed, wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
 from processors.rates import BATCHES_MAX, RatesFeed
 from processors.rates_store import RatesBatch, RatesStore
-from processors.sources import log_source, shared
+from processors.sources import shared
 from projections.feed import ProjectorFeed
+from projections.log_source import log_source
 from projections.projector import Projector
 from projections.schema import migrate
 
@@ -316,6 +317,7 @@ def run_worker(settings: WorkerSettings, only: Only | None = None) -> int:
 
 
 async def _run(settings: WorkerSettings, only: Only | None) -> int:
+    log.info("worker.starting", only=only or "everything")
     with ExitStack() as closing:
         datadir = closing.enter_context(tempfile.TemporaryDirectory(prefix="ledger-worker-"))
         parts = Parts(settings, only, closing)
@@ -328,7 +330,6 @@ async def _run(settings: WorkerSettings, only: Only | None) -> int:
             loop=asyncio.get_running_loop(),
         )
         worker.spinner = None
-        log.info("worker.starting", only=only or "everything")
         try:
             await worker.start()
         finally:

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from ledger.log.connection import Connection
 from ledger.log.effective import Cursor, Effective
-from ledger.log.entries_reader import EntriesReader
-from ledger.log.topics import Topics
 from processors.owner.seams import Feed
 from projections.batches import end_of
 from projections.feed import Source
-
-
-def log_source(connection: Connection, topics: Topics) -> Source:
-    async def read(
-        partition: int, cursor: Cursor, *, until: int | None = None
-    ) -> AsyncGenerator[list[Effective], None]:
-        async with EntriesReader(connection, topics, partition, cursor) as reader:
-            async for items in reader.batches(until):
-                yield items
-
-    return read
 
 
 def shared(source: Source, feed: Feed) -> Source:

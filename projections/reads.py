@@ -40,10 +40,11 @@ from projections.answers import (
 from projections.attempts import attempts_of
 from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request
 from projections.position_watch import PositionWatch
-from projections.projector import STATUSES, channel, instant
+from projections.projector import channel
 from projections.schema import SCHEMA, settings_of
 from projections.sql import statement
 from projections.storable import storable
+from projections.writing import STATUSES, instant
 
 Order = Literal["-created_at", "created_at", "priority"]
 Connection = AsyncConnection[tuple[Any, ...]]

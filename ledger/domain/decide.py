@@ -221,11 +221,10 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         if job is None:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
-        if (job.fence != word.fence or job.end is not None) and leases.said_again(job, word):
-            continue
         decision = leases.say(job, word, at, order)
         if isinstance(decision, Rejected):
-            refused.append(replace(decision, fence=word.fence))
+            if not leases.said_again(job, word):
+                refused.append(replace(decision, fence=word.fence))
             continue
         events.extend(decision)
         told[job_id] = job, decision

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 from msgspec import Raw, Struct
 
@@ -190,6 +192,7 @@ def _seconds(duration: int | None) -> float | None:
     return None if duration is None else duration / SECOND
 
 
+@lru_cache(maxsize=256)
 def _retry(retry: Retry) -> RetryView:
     return RetryView(
         max_attempts=retry.max_attempts,

@@ -37,6 +37,9 @@ class Dev:
             text=True,
         )
         self.addresses: dict[str, str] = {}
+        self.kept_job = ""
+        self.first_ended_with = -1
+        self.left_running: list[int] = []
         assert self.process.stdout is not None
         while "api" not in self.addresses:
             line = self.process.stdout.readline()
@@ -52,12 +55,27 @@ class Dev:
 
 @pytest.fixture(scope="module")
 def dev() -> Iterator[Dev]:
+    """Started, used, stopped and started again: every test here runs on kept data."""
     with server_directory() as directory:
-        dev = Dev(directory)
+        first = Dev(directory)
+        kept = subprocess.run(
+            [*LEDGER, "job", "submit", "kept-over-a-restart"],
+            env={**os.environ, "LEDGER_DATA": str(directory)},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        pids = pids_below(first.process.pid)
+        ended_with = first.stop()
+        second = Dev(directory)
+        second.kept_job = kept.stdout.strip()
+        second.first_ended_with = ended_with
+        second.left_running = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         try:
-            yield dev
+            yield second
         finally:
-            dev.stop()
+            second.stop()
 
 
 @pytest.fixture(scope="module")
@@ -242,37 +260,40 @@ def test_the_doctor_names_another_partition_count(
     assert "set LEDGER_PARTITIONS" in found["topics"]["fix"]
 
 
-def test_data_outlives_a_stop_and_nothing_is_left_running() -> None:
-    with server_directory() as directory:
-        first = Dev(directory)
-        made = _ledger(directory, "job", "submit", "kept")
-        pids = _pids_below(first.process.pid)
+def test_the_log_is_whole_and_the_read_models_are_its_fold(ledger: Ledger) -> None:
+    ledger("job", "cancel", ledger.submit("verified"))
 
-        assert first.stop() == 0
+    report = ledger.json("verify")
 
-        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
-        second = Dev(directory)
-        try:
-            assert _ledger(directory, "job", "get", made.strip())
-        finally:
-            assert second.stop() == 0
+    assert report["ok"], report
+    assert report["rows_compared"]
+    assert sum(verdict["events"] for verdict in report["partitions"]) > 0
+    assert "verify: ok" in ledger("verify", "--partition", "0").stdout
 
 
-def _ledger(data: Path, *words: str) -> str:
-    return subprocess.run(
-        [*LEDGER, *words],
-        env={**os.environ, "LEDGER_DATA": str(data)},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-    ).stdout
+def test_the_read_models_are_made_anew_while_everything_runs(ledger: Ledger, dev: Dev) -> None:
+    job_id = ledger.submit("before-the-rebuild")
+
+    assert ledger.json("projection", "rebuild")["rebuilt"]
+
+    assert ledger.json("job", "get", job_id)["status"] == "pending"
+    after = ledger.submit("after-the-rebuild")
+    assert ledger.json("job", "get", after)["status"] == "pending"
+    assert ledger.json("verify")["ok"]
+    status = CliRunner().invoke(app, ["projection", "status", "--json"])
+    assert json.loads(status.stdout)["behind"] == 0
 
 
-def _pids_below(pid: int) -> list[int]:
+def test_data_outlives_a_stop_that_leaves_nothing_running(ledger: Ledger, dev: Dev) -> None:
+    assert dev.first_ended_with == 0
+    assert dev.left_running == []
+    assert ledger.json("job", "get", dev.kept_job)["type"] == "kept-over-a-restart"
+
+
+def pids_below(pid: int) -> list[int]:
     """Children and theirs."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += [int(child), *_pids_below(int(child))]
+            found += [int(child), *pids_below(int(child))]
     return found

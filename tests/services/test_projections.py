@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ledger.domain.commands import (
+    Beat,
     CancelJob,
     FailAttempt,
     Report,
@@ -23,8 +24,18 @@ from ledger.domain.commands import (
     Where,
 )
 from ledger.domain.commands import PutTemplate as Put
-from ledger.domain.events import JobRequested, Unknown
-from ledger.domain.ids import Fence, JobId, Micros, QueueName, RuntimeId, Session
+from ledger.domain.events import (
+    BulkEnded,
+    BulkPartAdvanced,
+    BulkPartConfirmed,
+    BulkPartEnded,
+    BulkPartStarted,
+    BulkStarted,
+    Event,
+    JobRequested,
+    Unknown,
+)
+from ledger.domain.ids import LEDGER_QUEUE, Fence, JobId, Micros, QueueName, RuntimeId, Session
 from ledger.domain.job import Job, Status, status
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
@@ -532,6 +543,66 @@ async def test_commands_templates_runtimes_and_operations(views: str, script: Sc
         assert queue is not None
         assert queue.counts["pending"] == 1
         assert queue.oldest_pending_at is not None
+
+
+async def test_runtimes_live_until_their_session_ends(views: str, script: Script) -> None:
+    for runtime, session in (("r1", "s1"), ("r1", "s2"), ("r2", "s1")):
+        script.do(Beat(RuntimeId(runtime), Session(session), QUEUES[0], 1, ("send",)))
+    script.do(Beat(RuntimeId("r2"), Session("s1"), QUEUES[0], 2, ("send",), leaving=True))
+    await asyncio.to_thread(project, views, script, cuts=(2, 4))
+    async with open_reads(views) as reads:
+        one, other = await reads.runtimes()
+        assert (one.runtime_id, one.session, one.why, one.types) == ("r1", "s2", None, ("send",))
+        assert (other.runtime_id, other.session, other.why) == ("r2", "s1", "left")
+        assert other.ended_at == script.at
+        assert await reads.runtimes(("mail",)) == ()
+
+
+async def test_an_operation_tells_how_far_it_is(views: str, script: Script) -> None:
+    queue = LEDGER_QUEUE
+    where = Raw(b'{"types":["send"]}')
+    steps: list[Event] = [
+        BulkStarted(queue, "op_1", "cancel", where, 2, "why", "somebody"),
+        BulkPartStarted(queue, "op_1", where, 10),
+        BulkPartAdvanced(queue, "op_1", 3),
+        BulkPartAdvanced(queue, "op_1", 4),
+        BulkPartEnded(queue, "op_1", 7),
+        BulkPartConfirmed(queue, "op_1", 0, 7),
+    ]
+    ended: list[Event] = [BulkPartConfirmed(queue, "op_1", 1, 2), BulkEnded(queue, "op_1", 9)]
+    script.append(steps)
+    first = len(script.items)
+    script.append(ended)
+    batches = script.batches((first,))
+    with Projector(views, topic=TOPIC) as projector:
+        await asyncio.to_thread(projector.cursor, 0)
+        async with open_reads(views) as reads:
+            await asyncio.to_thread(projector.apply, batches[0])
+            found = await reads.operation("op_1")
+            assert found is not None
+            assert (found.partitions, found.confirmed, found.matched, found.ended_at) == (
+                2,
+                1,
+                7,
+                None,
+            )
+            assert (bytes(found.where), found.reason, found.by) == (bytes(where), "why", "somebody")
+            await asyncio.to_thread(projector.apply, batches[1])
+            found = await reads.operation("op_1")
+            assert found is not None
+            assert (found.confirmed, found.matched, found.ended_at) == (2, 9, script.at)
+            assert await reads.operation("op_2") is None
+
+
+async def test_what_has_outlived_its_time_is_found(views: str, script: Script) -> None:
+    job_id = script.submit(failed_ttl_seconds=60.0)
+    [granted] = script.grant()
+    script.do(FailAttempt(job_id, granted.fence, "X", retryable=False))
+    await asyncio.to_thread(project, views, script)
+    async with open_reads(views) as reads:
+        due = Micros(script.at + 60 * 1_000_000)
+        assert await reads.removable(due, 10) == (job_id,)
+        assert await reads.removable(Micros(due - 1), 10) == ()
 
 
 async def test_waiting_for_a_position(views: str, script: Script) -> None:

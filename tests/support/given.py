@@ -13,7 +13,14 @@ from ledger.domain import runtimes
 from ledger.domain.commands import Asked, Command, RequestJob
 from ledger.domain.decide import Decided, Decision, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, TakeOver, cause_of
-from ledger.domain.events import CommandDuplicated, CommandRejected, Event, LeaseGranted
+from ledger.domain.events import (
+    AttemptExpired,
+    AttemptFailed,
+    CommandDuplicated,
+    CommandRejected,
+    Event,
+    LeaseGranted,
+)
 from ledger.domain.ids import CommandId, JobId, Micros, QueueName, RuntimeId, Session
 from ledger.domain.invariants import Invariants
 from ledger.domain.job import Job
@@ -125,20 +132,20 @@ class Owner:
         runtime: RuntimeId,
         session: str,
         many: int,
-        *,
-        types: tuple[str, ...] = ("report",),
         queue: QueueName = QUEUE,
     ) -> list[LeaseGranted]:
-        known = self.partition.queue(queue).sessions.get(runtime)
+        """To a session that has begun."""
+        known = self.partition.queue(queue).sessions[runtime]
+        assert known.session == session
         grants = runtimes.grants(
             self.partition,
             queue,
-            types,
+            known.types,
             runtime,
             many,
             self.clock.now,
             session=Session(session),
-            after=known.number if known else 0,
+            after=known.number,
         )
         self.append(*grants, cause=GRANT)
         return grants
@@ -177,11 +184,12 @@ class Given:
         held: list[Event] = []
         for fact in facts:
             if isinstance(fact, Pause):
+                owner.clock.pass_seconds(fact)
+                continue
+            held.append(at_its_time(fact, owner.clock.now))
+            if not isinstance(held[-1], AttemptFailed | AttemptExpired):
                 owner.append(*held)
                 held = []
-                owner.clock.pass_seconds(fact)
-            else:
-                held.append(at_its_time(fact, owner.clock.now))
         owner.append(*held)
         return self
 
@@ -200,7 +208,8 @@ class Given:
 
 
 def given(*facts: Fact | Pause, bounds: Bounds | None = None) -> Given:
-    """These facts stand in the log: `after(…)` lets time go by, those in between are one entry."""
+    """These facts stand in the log, each in an entry of its own; but what follows from an attempt
+    that went wrong is recorded with it. `after(…)` lets time go by."""
     return Given(Owner(bounds)).also(*facts)
 
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import pytest
+import uvicorn
 from starlette.types import Message
 
 from ledger.domain.commands import Claim, ReleaseLease
@@ -261,6 +263,22 @@ async def test_who_asked_under_a_key_gets_it_by_asking_again(world: World, app: 
     assert repeat.sent[0]["status"] == 200
     assert job["id"].encode() in repeat.sent[1]["body"]
     assert released(world) == []
+
+
+async def test_a_real_server_tells_of_a_client_that_gave_up(world: World) -> None:
+    server = uvicorn.Server(uvicorn.Config(app_over(world), port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    body = {**ONE_QUEUE, "wait_seconds": 30}
+    async with Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/runtimes/r1/claim", json=body, timeout=0.2)
+        job = await client.job()
+        await until(lambda: bool(released(world)))
+        assert released(world) == [(job["id"], 1)]
+    server.should_exit = True
+    await serving
 
 
 # --- Poll ----------------------------------------------------------------------------------------

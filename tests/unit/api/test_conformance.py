@@ -20,7 +20,8 @@ from schemathesis.checks import CHECKS, load_all_checks
 from api.app import DOCUMENT
 from tests.unit.api.world import Client, World, app_over
 
-EXAMPLES_MAX = 20
+pytestmark = pytest.mark.slow
+EXAMPLES_MAX = 10
 """An operation: all of them stay within a minute."""
 load_all_checks()
 schema = schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(DOCUMENT)))

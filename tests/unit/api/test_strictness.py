@@ -113,7 +113,6 @@ async def test_what_is_strict_json_is_kept_as_it_is(client: Client, body: bytes)
         ({"idempotency_key": "k" * 257}, "/idempotency_key"),
         ({"run_at": "tomorrow"}, "/run_at"),
         ({"run_at": "2030-01-01T00:00:00"}, "/run_at"),
-        ({"run_at": "9999-12-31T23:59:59-05:00"}, "/run_at"),
         ({"delay_seconds": -1}, "/delay_seconds"),
         ({"delay_seconds": 1e12}, "/delay_seconds"),
         ({"lease_seconds": 0.5}, "/lease_seconds"),
