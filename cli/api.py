@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -67,7 +70,16 @@ def serve(settings: Settings) -> None:
         ws_max_size=65_536,
     )
     server = uvicorn.Server(config)
-    server.run()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    # uvicorn raises a signal that it was stopped by once more when it is done; then it lands here,
+    # and a stop that was asked for ends with 0.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with suppress(SystemExit):  # What uvicorn does where it cannot listen; it has said why.
+        server.run()
     if not server.started:
         raise CommandError(
             f"the api could not start at {settings.api_host}:{settings.api_port}",

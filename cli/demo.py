@@ -86,6 +86,8 @@ def _run(settings: Settings, count: int) -> Outcome:
     def tell(name: str, where: str) -> None:
         say(f"{name} {where}")
 
+    say("starting Kafka and Postgres")
+
     with (
         interruptible(),
         LocalLedger(settings, directory=None, api_port=0, tell=tell) as ledger,

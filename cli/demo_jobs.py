@@ -88,7 +88,8 @@ def complaints(jobs: list[Ended], count: int) -> list[str]:
 
 
 def counts_text(jobs: list[Ended]) -> str:
-    """`1000 jobs: 998 succeeded, 1 failed, 1 cancelled`."""
+    """`1000 jobs: 998 succeeded, 1 cancelled, 1 failed`."""
     counts = Counter(job.status for job in jobs)
-    parts = [f"{count} {status}" for status, count in counts.most_common()]
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    parts = [f"{count} {status}" for status, count in ordered]
     return f"{len(jobs)} jobs: {', '.join(parts)}"

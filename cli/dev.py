@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
         with interruptible():
             try:
+                say("starting Kafka and Postgres")
                 with LocalLedger(
                     settings,
                     directory=None if ephemeral else settings.data,

@@ -67,7 +67,8 @@ class JobCancelled(Exception):
 class Cancellation:
     """Whether the handler is to stop: true once it is, and awaitable until then.
 
-    An async handler that goes on is cancelled at the deadline; one in a thread cannot be.
+    An async handler that goes on is cancelled at the deadline, a little before the job is cancelled
+    without it; one in a thread cannot be.
     """
 
     __slots__ = ("_event", "_futures", "_said", "deadline", "is_lost", "reason")

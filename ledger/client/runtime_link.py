@@ -15,6 +15,7 @@ from math import inf
 from threading import Event, Thread
 
 import structlog
+from msgspec import Struct
 
 from ledger.client.clock import monotonic, wall_clock
 from ledger.client.command_ids import new_command_id, new_session
@@ -48,7 +49,17 @@ RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0, 5.0)
 SILENCE_SECONDS = 15.0
 """A queue whose owner says nothing for so long is worth a line in the log."""
 
+LATE_SECONDS = 1.0
+"""After the time to leave: whatever is under way is broken off."""
+
 Give = Callable[[list[Order]], None]
+
+
+class Silence(Struct):
+    """Beats of a queue are not answered."""
+
+    since: float
+    told: bool = False
 
 
 class RuntimeLink:
@@ -106,6 +117,11 @@ class RuntimeLink:
         self._wakes: dict[QueueName, asyncio.Event] = {}
         self._waits_for: dict[QueueName, float] = dict.fromkeys(self._sessions, -inf)
         """When the speaker of a queue will look by itself; -inf while it does not wait."""
+        self._watching = asyncio.Event()
+        self._watches_at = -inf
+        self._retry = asyncio.Event()
+        self._silences: dict[QueueName, Silence] = {}
+        self._is_connecting = True
         self._thread = Thread(target=self._run, name="ledger-runtime", daemon=True)
 
     # --- From other threads ----------------------------------------------------------------------
@@ -159,6 +175,14 @@ class RuntimeLink:
             self._drain()
         if self._leave_by is not None:
             self._leave()
+        async with asyncio.TaskGroup() as group:
+            staying = group.create_task(self._stay_connected())
+            watching = group.create_task(self._watch(staying))
+            await asyncio.wait([staying])
+            watching.cancel()
+
+    async def _stay_connected(self) -> None:
+        """Until the runtime has left, or has nothing to say to brokers that are away."""
         failures = 0
         while not self._is_over():
             began = monotonic()
@@ -176,24 +200,54 @@ class RuntimeLink:
                     retry_seconds=pause,
                 )
             failures += 1
-            await self._pause(pause)
+            until = monotonic() + pause
+            while (now := monotonic()) < until and not self._is_over():
+                await _woken(self._retry, min(until - now, WATCH_SECONDS))
 
-    async def _pause(self, seconds: float) -> None:
-        """Leases end by the clock, whether somebody can be reached or not."""
-        until = monotonic() + seconds
-        while (now := monotonic()) < until and not self._is_over():
+    async def _watch(self, staying: asyncio.Task[None]) -> None:
+        """Leases end by the clock, whether somebody can be reached or not, and whether a record is
+        under way or not."""
+        while True:
+            now = monotonic()
             soonest = min(session.look_at() for session in self._sessions.values())
-            await asyncio.sleep(max(0.001, min(until, soonest, now + WATCH_SECONDS) - now))
-            self._tick()
+            self._watches_at = min(soonest, now + WATCH_SECONDS)
+            await _woken(self._watching, self._watches_at - now)
+            now = monotonic()
+            for session in self._sessions.values():
+                if now >= session.look_at():
+                    orders = session.tick(now)
+                    if orders:
+                        self._give(orders)
+                    self._wake_due()
+                self._note_silence(session, now)
+            if self._is_over() and (self._is_connecting or self._is_late(now)):
+                staying.cancel()
+                return
+
+    def _note_silence(self, session: QueueSession, now: float) -> None:
+        silence = self._silences.get(session.queue)
+        if session.answered >= session.beat:
+            if silence is not None:
+                del self._silences[session.queue]
+                if silence.told:
+                    log.info("runtime.answered", runtime=self._runtime_id, queue=session.queue)
+        elif silence is None:
+            self._silences[session.queue] = Silence(now)
+        elif not silence.told and now > silence.since + SILENCE_SECONDS:
+            silence.told = True
+            log.warning("runtime.unanswered", runtime=self._runtime_id, queue=session.queue)
 
     async def _connected(self) -> None:
         connection = self._connection
+        self._is_connecting = True
         async with AsyncExitStack() as stack:
             if self._partitions is None:
                 self._partitions = await partitions_of(connection, self._topics)
             outbox = Outbox(connection)
             await outbox.start()
             stack.push_async_callback(outbox.close)
+            log.info("runtime.connected", runtime=self._runtime_id)
+            self._is_connecting = False
             async with asyncio.TaskGroup() as group:
                 listeners = [group.create_task(self._listen(queue)) for queue in self._sessions]
                 async with asyncio.TaskGroup() as speakers:
@@ -211,7 +265,6 @@ class RuntimeLink:
         not_before = 0.0
         while True:
             now = monotonic()
-            self._tick_one(session, now)
             if self._leave_by is not None and (session.settled or now >= self._leave_by):
                 await self._send(outbox, partition, session, session.last_beat(now))
                 return
@@ -219,7 +272,7 @@ class RuntimeLink:
             pause = max(due, not_before) - now
             if pause > 0:
                 self._waits_for[queue] = due if due > not_before else -inf
-                await _woken(wake, min(pause, session.look_at() - now, WATCH_SECONDS))
+                await _woken(wake, min(pause, WATCH_SECONDS))
                 continue
             self._waits_for[queue] = -inf
             said = session.speak(now, self._free_for(session))
@@ -241,7 +294,7 @@ class RuntimeLink:
         )
         try:
             await outbox.send_one(self._topics.commands, partition, record)
-        except LogError:
+        except BaseException:  # Also where this is cancelled because another queue failed.
             if session.session == beat.session:
                 session.unsaid(beat.beat)
             raise
@@ -348,9 +401,10 @@ class RuntimeLink:
     def _wake_due(self) -> None:
         for queue, session in self._sessions.items():
             self._offer_more(session)
-            is_due = min(session.due_at(), session.look_at()) < self._waits_for[queue]
-            if is_due or self._leave_by is not None:
+            if session.due_at() < self._waits_for[queue] or self._leave_by is not None:
                 self._wakes[queue].set()
+            if session.look_at() < self._watches_at:
+                self._watching.set()
 
     def _offer_more(self, session: QueueSession) -> None:
         """A slot that another queue gave up."""
@@ -358,18 +412,6 @@ class RuntimeLink:
             return
         if self._free_for(session) > session.offered:
             session.hurry()
-
-    def _tick(self) -> None:
-        now = monotonic()
-        for session in self._sessions.values():
-            self._tick_one(session, now)
-
-    def _tick_one(self, session: QueueSession, now: float) -> None:
-        if now < session.look_at():
-            return
-        orders = session.tick(now)
-        if orders:
-            self._give(orders)
 
     def _drain(self) -> None:
         for session in self._sessions.values():
@@ -383,15 +425,20 @@ class RuntimeLink:
         self._wake_all()
 
     def _wake_all(self) -> None:
+        self._retry.set()
+        self._watching.set()
         for wake in self._wakes.values():
             wake.set()
 
     def _is_over(self) -> bool:
-        """While nobody can be reached: there is nothing to say, or no more time to say it."""
+        """There is nothing to say, or no more time to say it."""
         if self._leave_by is None:
             return False
         settled = all(session.settled for session in self._sessions.values())
         return settled or monotonic() >= self._leave_by
+
+    def _is_late(self, now: float) -> bool:
+        return self._leave_by is not None and now > self._leave_by + LATE_SECONDS
 
 
 async def _woken(wake: asyncio.Event, seconds: float) -> None:

@@ -64,6 +64,8 @@ RESEND_SECONDS_MAX = 60.0
 MARGIN_PART = 0.05
 """Of a lease: so long before its end work stops, if no extension came."""
 MARGIN_SECONDS_MAX = 2.0
+GRACE_PART = 0.1
+"""Of the time to stop by oneself: so long before its end a handler is stopped."""
 QUIET_PERIODS = SILENT_PERIODS - 0.5
 """After so many periods without an appended beat the owner may count the session as ended."""
 ACKNOWLEDGED = -1
@@ -363,7 +365,9 @@ class QueueSession:
             for asked in record.cancel:
                 held = held_now.get((asked.job_id, asked.fence))
                 if held is not None and held.cancel_at is None:
-                    held.cancel_at = asked_at + asked.deadline_in_seconds
+                    # So that the word of it is there in time.
+                    grace = asked.deadline_in_seconds
+                    held.cancel_at = asked_at + grace - min(MARGIN_SECONDS_MAX, grace * GRACE_PART)
                     self._look_at = min(self._look_at, held.cancel_at)
                     if held.runs:
                         orders.append(AskToStop(held, asked.reason, held.cancel_at))

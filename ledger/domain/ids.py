@@ -39,6 +39,8 @@ _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _QUEUE = re.compile(QUEUE_PATTERN)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799
+"""Seconds of the years 1 to 9999."""
 
 
 def new_job_id(queue: QueueName, at: Micros, seed: bytes) -> JobId:
@@ -75,8 +77,11 @@ def rfc3339_micros(at: Micros) -> str:
 
 @lru_cache(maxsize=4096)
 def _second(seconds: int) -> str:
-    """Cached: a job's view has five instants, and those of a batch lie within few seconds."""
-    moment = _EPOCH + timedelta(seconds=seconds)
+    """Cached: a job's view has five instants, and those of a batch lie within few seconds.
+
+    Years end at 9999: an instant beyond, as no rule of ours makes it, is shown as their end.
+    """
+    moment = _EPOCH + timedelta(seconds=max(_FIRST, min(seconds, _LAST)))
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 COMMANDS_MAX = 2_000
 """Records of the commands intake in one turn."""
-REQUESTS_MAX = 1_000
+REQUESTS_MAX = 300
 """Of the requests intake: a burst of them delays no command by more than one such turn."""
 TIMERS_MAX = 1_000
 BUSY_RECORDS = 16

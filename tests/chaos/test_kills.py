@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from ledger.client.producer import Producer
+from projections.log_source import log_source
+from projections.rebuild import verify
 from tests.support.processes import Cluster
 from tests.support.verdicts import read_history
 
@@ -97,6 +99,8 @@ async def test_whoever_is_killed_every_job_ends_exactly_once(cluster: Cluster) -
     assert set(endings) == history.jobs()
     assert set(endings.values()) == {1}
     assert set(history.outcomes().values()) == {1}
+    source = log_source(cluster.connection, cluster.topics)
+    assert await verify(cluster.dsn, topic=cluster.topics.events, source=source) == []
 
 
 async def test_a_frozen_owner_that_wakes_is_fenced_and_comes_back_as_a_newcomer(

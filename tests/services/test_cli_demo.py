@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,13 @@ DEMO_SECONDS = 150
 STOP_SECONDS = 60
 
 
-def test_every_job_ends_as_it_should_and_nothing_is_left() -> None:
-    before = _temporary_directories()
-
+def test_every_job_ends_as_it_should_and_nothing_is_left(server_directory: Path) -> None:
     result = subprocess.run(
-        [*DEMO, "--jobs", "100", "--json"], capture_output=True, text=True, timeout=DEMO_SECONDS
+        [*DEMO, "--jobs", "100", "--json"],
+        env=_with_data_in(server_directory),
+        capture_output=True,
+        text=True,
+        timeout=DEMO_SECONDS,
     )
 
     report = json.loads(result.stdout)
@@ -34,12 +36,17 @@ def test_every_job_ends_as_it_should_and_nothing_is_left() -> None:
     types = [event["type"] for event in report["history"]]
     assert types.count("ledger.job.lease_granted.v1") == 2
     assert "ledger.job.attempt_expired.v1" in types
-    assert _temporary_directories() == before
+    assert list(server_directory.iterdir()) == []
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing_either() -> None:
-    before = _temporary_directories()
-    process = subprocess.Popen(DEMO, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def test_a_demo_that_is_interrupted_leaves_nothing_either(server_directory: Path) -> None:
+    process = subprocess.Popen(
+        DEMO,
+        env=_with_data_in(server_directory),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with process:
         assert process.stderr is not None
         while "jobs submitted" not in process.stderr.readline():
@@ -51,8 +58,8 @@ def test_a_demo_that_is_interrupted_leaves_nothing_either() -> None:
         assert process.wait(STOP_SECONDS) == 130
     assert len(pids) >= 6
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
-    assert _temporary_directories() == before
+    assert list(server_directory.iterdir()) == []
 
 
-def _temporary_directories() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("ledger-[a-z0-9_]*"))
+def _with_data_in(directory: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(directory)}

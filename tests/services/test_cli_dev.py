@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -284,10 +285,38 @@ def test_the_read_models_are_made_anew_while_everything_runs(ledger: Ledger, dev
     assert json.loads(status.stdout)["behind"] == 0
 
 
+def test_the_examples_of_the_readme_run(ledger: Ledger, dev: Dev, tmp_path: Path) -> None:
+    runtime, producer = examples_of(Path("README.md"))
+    assert "127.0.0.1:9092" in runtime
+    assert "127.0.0.1:9092" in producer
+    for name, text in (("runtime.py", runtime), ("producer.py", producer)):
+        (tmp_path / name).write_text(text.replace("127.0.0.1:9092", dev.addresses["kafka"]))
+    serving = subprocess.Popen([sys.executable, tmp_path / "runtime.py"], stdout=subprocess.DEVNULL)
+    with serving:
+        submitted = subprocess.run(
+            [sys.executable, tmp_path / "producer.py"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        job_id, status = submitted.stdout.split()
+        watched = ledger("job", "watch", job_id)
+        serving.terminate()
+        assert serving.wait(STOP_SECONDS) == 0
+
+    assert status == "pending"
+    assert "What about tides?" in watched.stdout
+
+
 def test_data_outlives_a_stop_that_leaves_nothing_running(ledger: Ledger, dev: Dev) -> None:
     assert dev.first_ended_with == 0
     assert dev.left_running == []
     assert ledger.json("job", "get", dev.kept_job)["type"] == "kept-over-a-restart"
+
+
+def examples_of(document: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def pids_below(pid: int) -> list[int]:

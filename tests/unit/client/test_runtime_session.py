@@ -380,11 +380,11 @@ def test_a_cancel_is_told_once_and_enforced_at_the_end_of_its_grace(world: World
     world.later(1.0)
     world.answer(left={1: 60.0}, cancel={1: 10.0})
     told = len(world.orders)
-    assert world.orders[told - 1 :] == [AskToStop(held, "why", asked_at + 10.0)]
+    assert world.orders[told - 1 :] == [AskToStop(held, "why", asked_at + 9.0)]
     world.speak()
     world.answer(left={1: 60.0}, cancel={1: 9.0})
     assert len(world.orders) == told
-    world.later(9.0)
+    world.later(8.0)
     assert world.orders[told:] == [Stop(held, Why.GRACE_ENDED)]
     word = ReportedCancel(held.job_id, held.fence)
     world.session.finish(held, word)

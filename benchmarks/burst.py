@@ -1,0 +1,91 @@
+"""How long a burst of requests delays what runs: `python -m benchmarks.burst [REQUESTS]`.
+
+While the requests are being decided, results, heartbeats and cancels of other jobs are sent, one
+after another; each is awaited until its owner has decided it. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from benchmarks.stack import BenchStack, bench_stack
+from ledger.client.producer import Producer
+from ledger.domain.commands import CancelJob, Heartbeat, LockJob, SubmitResult
+from ledger.domain.ids import Fence, JobId, RuntimeId
+from ledger.log.connection import Connection
+from ledger.log.replies import Reply
+from ledger.log.topics import Topics
+from tests.support.ledger import Client
+
+PROBES = 60
+QUEUE = "bench"
+"""All in one queue, so that burst and probes meet in one partition."""
+
+
+async def burst(stack: BenchStack, many: int) -> None:
+    async with Producer(stack.kafka) as producer:
+        for first in range(0, many, 10_000):
+            count = min(10_000, many - first)
+            requests: list[Any] = [{"type": "noop", "queue": QUEUE} for _ in range(count)]
+            await producer.submit_many(requests)
+
+
+async def timed(client: Client, command: Any) -> tuple[float, Reply]:
+    began = time.perf_counter()
+    reply = await client.ask(command)
+    if reply.outcome != "accepted":
+        raise SystemExit(f"{command} was not accepted: {reply}")
+    return time.perf_counter() - began, reply
+
+
+async def probe(client: Client, job_ids: list[JobId]) -> dict[str, list[float]]:
+    waits: dict[str, list[float]] = {"lock": [], "heartbeat": [], "result": [], "cancel": []}
+    for ends, cancels in zip(job_ids[::2], job_ids[1::2], strict=True):
+        wait, locked = await timed(client, LockJob(ends, RuntimeId("probe")))
+        waits["lock"].append(wait)
+        assert locked.data is not None
+        fence = Fence(msgspec.json.decode(locked.data)["fence"])
+        waits["heartbeat"].append((await timed(client, Heartbeat(ends, fence)))[0])
+        waits["result"].append((await timed(client, SubmitResult(ends, fence)))[0])
+        waits["cancel"].append((await timed(client, CancelJob(cancels)))[0])
+    return waits
+
+
+async def measure(stack: BenchStack, many: int) -> dict[str, Any]:
+    connection = Connection(bootstrap=stack.kafka)
+    async with (
+        Producer(stack.kafka) as producer,
+        Client(connection, Topics(), int(stack.environment["LEDGER_PARTITIONS"])) as client,
+    ):
+        requests: list[Any] = [{"type": "probe", "queue": QUEUE} for _ in range(2 * PROBES)]
+        accepted = await producer.submit_many(requests, await_decision=True)
+        job_ids = [JobId(one.job_id) for one in accepted]  # type: ignore[union-attr]
+        sending = asyncio.create_task(burst(stack, many))
+        began = time.perf_counter()
+        waits = await probe(client, job_ids)
+        probed = time.perf_counter() - began
+        await sending
+    return {
+        "measure": "burst",
+        "requests": many,
+        "probes_seconds": round(probed, 2),
+        "worst_ms": {name: round(max(each) * 1000, 1) for name, each in waits.items()},
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    many = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    with bench_stack() as stack:
+        stack.worker()
+        print(msgspec.json.encode(asyncio.run(measure(stack, many))).decode())
+
+
+if __name__ == "__main__":
+    main()
