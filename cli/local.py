@@ -45,7 +45,6 @@ class LocalLedger:
     ) -> None:
         """`kafka_port` is taken if it is free."""
         # What is set for a real ledger must not reach this one.
-        os.environ.update(LEDGER_KAFKA_SECURITY="PLAINTEXT", LEDGER_MODE="development")
         self.settings = settings.model_copy(
             update={"kafka_security": "PLAINTEXT", "mode": "development"}
         )
@@ -97,7 +96,12 @@ class LocalLedger:
         self._tell("kafka", addresses.kafka)
         self._tell("postgres", addresses.postgres)
         # Children inherit it; on a command line everybody could read the password.
-        os.environ.update(LEDGER_KAFKA=addresses.kafka, LEDGER_POSTGRES=addresses.postgres)
+        os.environ.update(
+            LEDGER_KAFKA=addresses.kafka,
+            LEDGER_POSTGRES=addresses.postgres,
+            LEDGER_KAFKA_SECURITY=self.settings.kafka_security,
+            LEDGER_MODE=self.settings.mode,
+        )
         self.settings = self.settings.model_copy(update={"kafka": addresses.kafka})
         self._prepare()
         health_port, *free = free_ports(2)

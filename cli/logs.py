@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
-import structlog
-from structlog.typing import EventDict, Processor
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor
 
 QUIET = ("faust", "mode", "aiokafka", "httpx", "httpcore", "uvicorn.access")
 """Loggers of libraries that tell every step; from them only what went wrong."""
@@ -17,6 +18,8 @@ QUIET = ("faust", "mode", "aiokafka", "httpx", "httpcore", "uvicorn.access")
 
 def configure(level: str = "INFO") -> None:
     """Of this process: our lines and those of the libraries alike. Once, before anything logs."""
+    import structlog
+
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.outcome import CommandError, Exit
 from cli.settings import Settings
-from ledger.embedded import Running, Stack
-from ledger.log.connection import Connection
+
+if TYPE_CHECKING:
+    from ledger.embedded import Running
+    from ledger.log.connection import Connection
 
 API_FILE = "api-url"
 """In the data directory of `ledger dev`: where its api listens."""
@@ -46,6 +49,8 @@ def api_file(data: Path) -> Path:
 
 
 def _running(settings: Settings) -> Running | None:
+    from ledger.embedded import Stack
+
     return Stack.running(settings.data)
 
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -22,10 +22,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from ledger.domain.partition import Bounds
-from ledger.log.connection import Connection
-from ledger.log.partitions import PARTITIONS_DEFAULT
-from ledger.log.topics import Topics
+if TYPE_CHECKING:
+    # Half a second of imports that most commands can do without.
+    from ledger.domain.partition import Bounds
+    from ledger.log.connection import Connection
+    from ledger.log.topics import Topics
 
 PREFIX = "LEDGER_"
 FILE = "ledger.toml"
@@ -73,7 +74,7 @@ class Settings(BaseSettings):
     """Recorded with every take-over; a log of another id is refused."""
     prefix: str = ""
     """In front of every topic's name; sets several ledgers on one cluster apart."""
-    partitions: Annotated[int, Field(ge=1, le=1024)] = PARTITIONS_DEFAULT
+    partitions: Annotated[int, Field(ge=1, le=1024)] = 16
     """Fixed for the life of the ledger."""
     postgres_schema: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,48}$")] = "ledger"
     """Of the read models' tables."""
@@ -104,11 +105,11 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # --- Bounds ----------------------------------------------------------------------------------
-    open_bytes_max: Count = Bounds().open_bytes_max
+    open_bytes_max: Count = 1 << 30
     """Of the open jobs that the owner of a partition holds; then QUEUE_FULL."""
-    closed_max: Count = Bounds().closed_max
+    closed_max: Count = 200_000
     """Ended jobs that the owner of a partition remembers, each for at most an hour."""
-    keys_max: Count = Bounds().keys_max
+    keys_max: Count = 5_000_000
     """Idempotency keys that the owner of a partition remembers; then QUEUE_FULL."""
     postgres_connections_max: Annotated[int, Field(ge=1, le=200)] = 8
     """Of the api."""
@@ -151,16 +152,22 @@ class Settings(BaseSettings):
     # --- What the layers below take --------------------------------------------------------------
     @property
     def topics(self) -> Topics:
+        from ledger.log.topics import Topics
+
         return Topics(self.prefix)
 
     @property
     def bounds(self) -> Bounds:
+        from ledger.domain.partition import Bounds
+
         return Bounds(
             open_bytes_max=self.open_bytes_max, closed_max=self.closed_max, keys_max=self.keys_max
         )
 
     def connection(self, bootstrap: str) -> Connection:
         """Raises `SettingsError` for certificates that cannot be read."""
+        from ledger.log.connection import Connection
+
         password = self.kafka_password
         return Connection(
             bootstrap=bootstrap,

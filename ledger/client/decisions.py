@@ -46,6 +46,8 @@ class Decisions:
 
     async def start(self) -> None:
         """Returns once replies to what is sent from now on will be read. Raises LogUnavailable."""
+        if self._reads.is_set() and self._reader is not None and not self._reader.done():
+            return
         async with self._starting:
             if self._reader is None or self._reader.done():
                 self._reads.clear()

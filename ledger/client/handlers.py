@@ -49,6 +49,7 @@ from ledger.domain.commands import (
     ReportedWait,
 )
 from ledger.domain.strict_json import MalformedJson, UnsafeInteger
+from ledger.log.crash_points import reach
 
 log = structlog.get_logger(__name__)
 
@@ -253,7 +254,9 @@ class Handlers:
         run.task = task
         word: Ending | None
         try:
+            reach("runtime.before_call")
             output = await run.handler(run.context)  # type: ignore[misc]
+            reach("runtime.after_call")
             word = _result(held, output)
         except asyncio.CancelledError as error:
             if run.why is None and (self._closed or task.cancelling()):
@@ -275,7 +278,10 @@ class Handlers:
             return
         word: Ending | None
         try:
-            word = _result(held, run.handler(run.context))
+            reach("runtime.before_call")
+            output = run.handler(run.context)
+            reach("runtime.after_call")
+            word = _result(held, output)
         except BaseException as error:  # Also what asks a process to exit: this is only a thread.
             word = _raised(run, error)
         self._end(run, word)

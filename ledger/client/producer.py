@@ -221,7 +221,7 @@ class Producer:
             sent = await self._send_all(checked)
             await self._patiently(futures)
             return [
-                _outcome(future.result()) if future.done() else _undecided(one)
+                _undecided(one) if (reply := _reply_of(future)) is None else _outcome(reply)
                 for one, future in zip(sent, futures, strict=True)
             ]
         finally:
@@ -292,7 +292,7 @@ class Producer:
         return await self._ask(
             checked_command(
                 record_type,
-                {k: v for k, v in body.items() if v is not UNSET and v is not None},
+                {k: v for k, v in body.items() if v is not UNSET},
                 _id(command_id),
                 source=self._source,
                 actor=self._actor,
@@ -318,11 +318,11 @@ class Producer:
         try:
             sent = await self._send(checked)
             await asyncio.wait([future], timeout=self.wait_seconds)
-            if not future.done():
-                raise _undecided(sent)
-            reply = future.result()
+            reply = _reply_of(future)
         finally:
             self._decisions.forget(command_id)
+        if reply is None:
+            raise _undecided(sent)
         if reply.outcome == "rejected":
             raise _refused(reply)
         return reply
@@ -393,6 +393,11 @@ def _batches(lane: Sequence[Checked]) -> Iterable[list[Checked]]:
         size += of_one
     if batch:
         yield batch
+
+
+def _reply_of(future: asyncio.Future[Reply]) -> Reply | None:
+    """None: it has not come, and whoever waited has given up or closed."""
+    return future.result() if future.done() and not future.cancelled() else None
 
 
 def _id(command_id: str | None) -> CommandId:

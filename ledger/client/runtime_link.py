@@ -26,6 +26,7 @@ from ledger.domain.ids import QueueName, RuntimeId
 from ledger.log.admin import Admin
 from ledger.log.command_codec import command_record
 from ledger.log.connection import Connection
+from ledger.log.crash_points import reach
 from ledger.log.errors import LogError, LogUnavailable, OffsetOutOfRange
 from ledger.log.inbox import inbox_from
 from ledger.log.intake import Intake
@@ -120,6 +121,7 @@ class RuntimeLink:
         self._watching = asyncio.Event()
         self._watches_at = -inf
         self._retry = asyncio.Event()
+        self._rival_told = False
         self._silences: dict[QueueName, Silence] = {}
         self._is_connecting = True
         self._thread = Thread(target=self._run, name="ledger-runtime", daemon=True)
@@ -294,6 +296,8 @@ class RuntimeLink:
         )
         try:
             await outbox.send_one(self._topics.commands, partition, record)
+            if isinstance(said, Report):
+                reach("runtime.after_report")
         except BaseException:  # Also where this is cancelled because another queue failed.
             if session.session == beat.session:
                 session.unsaid(beat.beat)
@@ -368,6 +372,9 @@ class RuntimeLink:
             self._give(orders)
         if session.refusals:
             self._tell_refusals(session)
+        if session.rival is not None and not self._rival_told:
+            self._rival_told = True
+            log.error("runtime.id_in_use", runtime=self._runtime_id, session=session.rival)
         if not self.ready.is_set() and all(s.is_served for s in self._sessions.values()):
             self.ready.set()
 

@@ -199,6 +199,8 @@ class QueueSession:
         self.draining = False
         self._open_since: int | None = None
         """The last beat before the inbox was read; slots are offered after it."""
+        self.rival: Session | None = None
+        """A later session of the same runtime id, which gets the assignments from now on."""
         self.refusals: list[ReportRefused] = []
         """What the owner refused since somebody last looked."""
         self._runtime_id = runtime_id
@@ -299,6 +301,7 @@ class QueueSession:
         numbers = self._numbers
         if record.session != numbers.session:
             if self._before is None or record.session != self._before.session:
+                self._note_rival(record.session)
                 return []
             numbers = self._before
         orders: list[Order] = []
@@ -344,6 +347,7 @@ class QueueSession:
     def _beat_answered(self, record: BeatAnswered, now: float) -> list[Order]:
         numbers = self._numbers
         if record.session != numbers.session or record.beat > numbers.beat:
+            self._note_rival(record.session)
             return []
         beat = record.beat
         if beat > self._answered:
@@ -378,6 +382,10 @@ class QueueSession:
             if held is not None:
                 self._lose(held, orders)
         return orders
+
+    def _note_rival(self, session: Session) -> None:
+        if session > self.session:
+            self.rival = session
 
     def _extend(self, held: Held, ends_at: float, now: float, orders: list[Order]) -> None:
         held.stops_at = max(held.stops_at, ends_at - held.margin)

@@ -21,6 +21,7 @@ def digest(partition: Partition) -> bytes:
 def folded(partition: Partition) -> dict[str, Any]:
     """By name, for whoever wants to know where two states differ."""
     operations = partition.operations
+    bulks = operations.all.values()
     return {
         "entry": partition.entry,
         "at": partition.at,
@@ -34,14 +35,22 @@ def folded(partition: Partition) -> dict[str, Any]:
         "closed": partition.closed.values(),
         "closed_bytes": partition.closed.bytes,
         "queues": {
-            name: [queue.templates, sorted(queue.pinned.items()), queue.sessions]
+            name: [
+                {kind: list(held.values()) for kind, held in queue.templates.items()},
+                sorted(queue.pinned.items()),
+                queue.sessions,
+            ]
             for name, queue in partition.queues.items()
             if queue.templates or queue.pinned or queue.sessions
         },
         "keys": partition.keys.values(),
         "outcomes": partition.outcomes.items(),
         "refused_at": list(partition.refused_at.items()),
-        "operations": [operations.all, operations.parts, operations.done],
+        "operations": [
+            [(bulk.event, sorted(bulk.confirmed.items()), bulk.ended) for bulk in bulks],
+            operations.parts,
+            operations.done,
+        ],
         "misfits": partition.misfits,
         "unknown": partition.unknown,
     }

@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ledger.client import (
     Auditor,
@@ -358,6 +359,26 @@ async def test_a_frozen_runtimes_late_result_counts_for_nothing(
     assert (await job_of(ledger, job.job_id))["result"]["output"] == "heir"
 
 
+@pytest.mark.parametrize(
+    "point", ["runtime.before_call", "runtime.after_call", "runtime.after_report"]
+)
+async def test_wherever_a_runtime_dies_its_job_is_done(
+    ledger: Ledger, producer: Producer, tmp_path: Path, point: str
+) -> None:
+    async with (
+        ledger.owner(),
+        program(ledger, tmp_path, "doomed", LEDGER_CRASH_AT=f"{point}:1") as doomed,
+    ):
+        await producer.submit("sleep", {"seconds": 0}, queue=QUEUE, lease_seconds=1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await doomed.wait() == -signal.SIGKILL
+        async with program(ledger, tmp_path, "heir"):
+            events = await ended(ledger, 1)
+            await ledger.until(lambda events: _has(RuntimeEnded, events))
+    assert len(of(JobSucceeded, events)) == 1
+    assert len(of(LeaseGranted, events)) == (1 if point == "runtime.after_report" else 2)
+
+
 # --- Cancel ---------------------------------------------------------------------------------------
 async def test_a_cancelled_job_stops_by_itself_or_is_stopped(
     ledger: Ledger, producer: Producer
@@ -437,11 +458,44 @@ async def test_sigterm_drains_a_process(ledger: Ledger, producer: Producer, tmp_
 async def test_a_runtime_without_a_ledger_can_be_stopped(bootstrap: str, topic_prefix: str) -> None:
     runtime = Runtime("r1", bootstrap, prefix=topic_prefix)
     runtime.job("echo")(lambda ctx: None)
-    serving = asyncio.create_task(runtime.serve())
-    await asyncio.sleep(0.3)  # It is looking for its topics by now, or about to.
+    with capture_logs() as logs:
+        serving = asyncio.create_task(runtime.serve())
+        await logged(logs, "runtime.disconnected")
+        runtime.stop()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await serving
+    assert "ledger topics apply" in str(logs)
+
+
+async def test_a_runtime_can_be_stopped_before_it_has_begun(
+    bootstrap: str, topic_prefix: str
+) -> None:
+    runtime = Runtime("r1", bootstrap, prefix=topic_prefix)
+    runtime.job("echo")(lambda ctx: None)
     runtime.stop()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await serving
+        await runtime.serve()
+
+
+async def logged(logs: Sequence[Mapping[str, Any]], event: str) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if any(line["event"] == event for line in logs):
+                return
+            await asyncio.sleep(0.01)  # Between two looks.
+
+
+async def test_two_runtimes_of_one_id_are_told_apart(ledger: Ledger, producer: Producer) -> None:
+    first, second = (runtime_of(ledger, "twin", beat_seconds=0.2) for _ in range(2))
+    ran = []
+    for name, runtime in (("first", first), ("second", second)):
+        runtime.job("echo")(lambda ctx, name=name: ran.append(name))
+    with capture_logs() as logs:
+        async with ledger.owner(), serving(first), serving(second):
+            await producer.submit("echo", queue=QUEUE)
+            await ended(ledger, 1)
+            await logged(logs, "runtime.id_in_use")
+    assert ran == ["second"]
 
 
 async def test_a_runtime_that_is_cancelled_leaves_too(ledger: Ledger, producer: Producer) -> None:
@@ -581,7 +635,7 @@ runtime.run()
 
 @asynccontextmanager
 async def program(
-    ledger: Ledger, directory: Path, name: str
+    ledger: Ledger, directory: Path, name: str, **environment: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     bootstrap = ledger.connection.bootstrap
     process = await asyncio.create_subprocess_exec(
@@ -592,7 +646,7 @@ async def program(
         bootstrap,
         ledger.topics.prefix,
         str(directory),
-        env=dict(os.environ),
+        env={**os.environ, **environment},
     )
     try:
         yield process

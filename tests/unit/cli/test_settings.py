@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from cli.settings import SettingsError, load_settings, source_of
+from ledger.domain.partition import Bounds
+from ledger.log.partitions import PARTITIONS_DEFAULT
+from ledger.log.topics import Topics
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +114,14 @@ def test_a_file_that_a_variable_names_must_exist(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(SettingsError, match="does not exist"):
         load_settings()
+
+
+def test_the_defaults_are_those_of_the_layers_below() -> None:
+    settings = load_settings()
+
+    assert settings.partitions == PARTITIONS_DEFAULT
+    assert settings.bounds == Bounds()
+    assert settings.topics == Topics()
 
 
 def test_settings_cannot_be_changed() -> None:

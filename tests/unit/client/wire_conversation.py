@@ -15,10 +15,12 @@ from typing import Any
 from msgspec import Raw
 
 from ledger.client.runtime_session import Begin, QueueSession
-from ledger.domain.commands import Command, ReportedResult, RequestJob
+from ledger.domain.commands import Command, ReportedResult, RequestJob, Template
 from ledger.domain.events import JobRequested, LeaseGranted
+from ledger.domain.failures import Retry
 from ledger.domain.ids import (
     MAIN,
+    SECOND,
     CommandId,
     Fence,
     JobId,
@@ -162,6 +164,28 @@ def granted() -> LeaseGranted:
     return LeaseGranted(JOB_ID, MAIN, RUNTIME, Fence(1), 1, until, session=SESSION, number=1)
 
 
+def defaults() -> str:
+    """Of a request whose type nobody declared; the last two only a template can set."""
+    template, retry = Template(), Retry()
+    rows = {
+        "queue": RequestJob(type="x").queue,
+        "payload": {},
+        "priority": template.priority,
+        "timeout_seconds": template.timeout_seconds,
+        "lease_seconds": template.lease_seconds,
+        "start_timeout_seconds": template.start_timeout_seconds,
+        "retry.max_attempts": retry.max_attempts,
+        "retry.backoff_seconds": [us / SECOND for us in retry.backoff_us],
+        "retry.jitter": retry.jitter,
+        "retry.position": retry.position,
+        "result_ttl_seconds": template.result_ttl_seconds,
+        "idempotency_seconds": template.idempotency_seconds,
+        "cancel.grace_seconds": template.cancel.grace_seconds,
+    }
+    lines = [f"| `{name}` | `{json.dumps(value)}` |" for name, value in rows.items()]
+    return "\n".join(["| field | default |", "| --- | --- |", *lines]) + "\n"
+
+
 def rendered(topic: str, partition: int, record: Outgoing) -> str:
     key, value, headers = record
     assert value is not None
@@ -197,7 +221,8 @@ def brought_up_to_date(guide: str) -> str:
     """Every block between `<!-- made: name -->` and `<!-- end -->` made anew."""
     conversation = Conversation()
     made: dict[str, Callable[[], str]] = {
-        "program": lambda: f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```\n"
+        "defaults": defaults,
+        "program": lambda: f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```\n",
     }
 
     def block(match: re.Match[str]) -> str:
