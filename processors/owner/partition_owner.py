@@ -60,6 +60,8 @@ class PartitionOwner:
         """How often somebody else was found to have taken over."""
         self.takeovers = 0
         self.turns = 0
+        self.last_error: str | None = None
+        """Why the last term ended; None once the one after it stands."""
         self.decided: tuple[int, int] | None = None
         """Offsets of commands and requests to read next, by the last proven entry of this term."""
 
@@ -87,6 +89,7 @@ class PartitionOwner:
                 await self._one_term()
             except Fenced as error:
                 self.fenced += 1
+                self.last_error = str(error)
                 log.warning("owner.fenced", partition=self.number, reason=str(error))
                 self._active.clear()
                 rejoin.set()
@@ -95,6 +98,7 @@ class PartitionOwner:
                 await asyncio.sleep(FENCED_PAUSES[min(strikes, len(FENCED_PAUSES) - 1)])
                 strikes += 1
             except (TakeOverAgain, OutcomeUnknown, LogUnavailable) as error:
+                self.last_error = repr(error)
                 log.warning("owner.term_ended", partition=self.number, reason=repr(error))
                 await asyncio.sleep(0.2 if isinstance(error, LogUnavailable) else 0)
             finally:
@@ -134,6 +138,7 @@ class PartitionOwner:
         )
         reach("owner.after_take_over")
         self.takeovers += 1
+        self.last_error = None
         log.info(
             "owner.took_over",
             partition=self.number,

@@ -50,6 +50,7 @@ class OwnerService:
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._rejoin = asyncio.Event()
+        self._joined = False
 
     async def run(self, stop: asyncio.Event) -> None:
         settings = self._settings
@@ -69,12 +70,14 @@ class OwnerService:
     def health(self) -> dict[str, Any]:
         """Partitions with what stands of each, for the health endpoint."""
         return {
+            "joined": self._joined,
             "partitions": {
                 number: {
                     "owner": owner.is_owner,
                     "fenced": owner.fenced,
                     "take_overs": owner.takeovers,
                     "turns": owner.turns,
+                    "last_error": owner.last_error,
                 }
                 for number, owner in sorted(self._owners.items())
             }
@@ -161,6 +164,7 @@ class OwnerService:
             for owner in self._owners.values():
                 owner.pause()
             return
+        self._joined = True
         log.info("owner.assigned", partitions=sorted(change.partitions))
         for number in [n for n in self._owners if n not in change.partitions]:
             self._tasks.pop(number).cancel()
