@@ -80,7 +80,7 @@ class OwnerService:
                     "last_error": owner.last_error,
                 }
                 for number, owner in sorted(self._owners.items())
-            }
+            },
         }
 
     async def _open(self, stack: AsyncExitStack) -> Seams:
