@@ -15,6 +15,7 @@ from ledger.domain.commands import (
     FailAttempt,
     Heartbeat,
     LockJob,
+    Queue,
     ReleaseLease,
     ReportProgress,
     RequestJob,
@@ -23,17 +24,11 @@ from ledger.domain.commands import (
     StartAttempt,
     SubmitResult,
     Text,
+    Type,
     WaitForCompletion,
     Where,
 )
-from ledger.domain.ids import QUEUE_PATTERN, TYPE_PATTERN, QueueName
 from ledger.domain.job import Status
-
-# Python's `$` also stands before a last line break.
-Queue = Annotated[QueueName, Meta(pattern=rf"{QUEUE_PATTERN}(?!\n)")]
-Type = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
-Queues = Annotated[tuple[Queue, ...], Meta(min_length=1, max_length=50)]
-Types = Annotated[tuple[Type, ...], Meta(min_length=1, max_length=200)]
 
 
 class ObjectRef(Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +78,6 @@ NewJob = _body_of(
     "NewJob",
     "What is absent is the template's to say, else a default.",
     without=("payload_hash", "payload_ref"),
-    other={"type": Type, "queue": Queue},
 )
 Cancellation = _body_of(
     CancelJob, "Cancellation", "Why the job is to end.", without=_OF_PATH_AND_GATEWAY
@@ -129,15 +123,14 @@ ClaimAsk = _body_of(
     "ClaimAsk",
     "Leases for the caller, waiting for some if need be.",
     without=("runtime_id",),
-    other={"queues": Queues, "types": Types},
 )
 
 
 class Poll(Struct, frozen=True, forbid_unknown_fields=True):
     """Which pending jobs to look at; nothing is taken."""
 
-    queues: Queues
-    types: Types
+    queues: Annotated[tuple[Queue, ...], Meta(min_length=1, max_length=50)]
+    types: Annotated[tuple[Type, ...], Meta(min_length=1, max_length=200)]
     limit: Annotated[int, Meta(ge=1, le=50)] = 50
 
 

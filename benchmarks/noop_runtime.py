@@ -10,6 +10,7 @@ import gc
 import sys
 import time
 
+from cli import logs
 from ledger.client.job_context import Context
 from ledger.client.runtime import Runtime
 
@@ -17,6 +18,7 @@ from ledger.client.runtime import Runtime
 def main() -> None:
     bootstrap, queue, slots = sys.argv[1:4]
     gc.set_threshold(50_000, 20, 50)
+    logs.configure("WARNING")
     runtime = Runtime("bench", bootstrap, queue=queue, slots=int(slots))
     waited: list[int] = []
 

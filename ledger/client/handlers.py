@@ -16,6 +16,7 @@ from typing import assert_never
 import structlog
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ledger.client.held import AskToStop, Begin, Ending, Held, Order, Stop, Why
 from ledger.client.job_context import (
     AwaitCompletion,
     Context,
@@ -30,16 +31,7 @@ from ledger.client.json_values import (
     hash_of,
     json_bytes,
 )
-from ledger.client.runtime_session import (
-    INVALID_OUTPUT,
-    AskToStop,
-    Begin,
-    Ending,
-    Held,
-    Order,
-    Stop,
-    Why,
-)
+from ledger.client.runtime_session import INVALID_OUTPUT
 from ledger.domain.commands import (
     ProgressSaid,
     ReportedCancel,
@@ -252,6 +244,7 @@ class Handlers:
         if self._ended_unbegun(run):
             return
         run.task = task
+        held.entered = True
         word: Ending | None
         try:
             reach("runtime.before_call")
@@ -276,6 +269,7 @@ class Handlers:
         held = run.held
         if self._ended_unbegun(run):
             return
+        held.entered = True
         word: Ending | None
         try:
             reach("runtime.before_call")

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from ledger.client.clock import monotonic
+from ledger.client.held import Held
 from ledger.client.json_values import TEXT_LENGTH_MAX, clean_text
-from ledger.client.runtime_session import Held
 from ledger.domain.commands import ProgressSaid
 from ledger.domain.ids import Fence, JobId, QueueName, StepName
 

@@ -27,9 +27,10 @@ import msgspec
 import structlog
 
 from ledger.client.handlers import Handler, Handlers
+from ledger.client.held import Why
 from ledger.client.layout import connection_to
 from ledger.client.runtime_link import RuntimeLink
-from ledger.client.runtime_session import SLOTS_MAX, Why
+from ledger.client.runtime_session import SLOTS_MAX
 from ledger.domain import commands
 from ledger.domain.ids import QueueName, RuntimeId
 from ledger.log.connection import Connection
@@ -201,6 +202,7 @@ class Runtime:
         leaving.result()
 
     async def _give_back(self, link: RuntimeLink, handlers: Handlers) -> None:
+        link.drain()  # Or what is given back would be given to it again.
         if handlers.running:
             log.warning("runtime.giving_back", runtime=self.id, jobs=handlers.running)
             handlers.stop(Why.LEAVING)

@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from ledger.client.clock import monotonic, wall_clock
 from ledger.client.command_ids import new_command_id, new_session
+from ledger.client.held import Ending, Held, Order
 from ledger.client.layout import partitions_of
-from ledger.client.runtime_session import Ending, Held, Order, QueueSession
+from ledger.client.runtime_session import QueueSession
 from ledger.domain.commands import Beat, ProgressSaid, Report
 from ledger.domain.ids import QueueName, RuntimeId
 from ledger.log.admin import Admin

@@ -7,14 +7,23 @@ the orders for the handlers. `speak` makes the record that says what is news.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
 from math import inf
 from typing import assert_never
 
-import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET
 
 from ledger.client.command_ids import new_session
+from ledger.client.held import (
+    MARGIN_SECONDS_MAX,
+    AskToStop,
+    Begin,
+    Ending,
+    Held,
+    Order,
+    Stop,
+    Why,
+    body_of,
+)
 from ledger.domain.commands import (
     Beat,
     HeldLease,
@@ -26,9 +35,8 @@ from ledger.domain.commands import (
     ReportedRelease,
     ReportedResult,
     ReportedStart,
-    ReportedWait,
 )
-from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
+from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session
 from ledger.domain.runtimes import SILENT_PERIODS
 from ledger.log.inbox import (
     Assigned,
@@ -61,9 +69,6 @@ UNANSWERED_SECONDS = 1.0
 RESEND_PERIODS = 2
 """Words not acknowledged for so many periods are said again."""
 RESEND_SECONDS_MAX = 60.0
-MARGIN_PART = 0.05
-"""Of a lease: so long before its end work stops, if no extension came."""
-MARGIN_SECONDS_MAX = 2.0
 GRACE_PART = 0.1
 """Of the time to stop by oneself: so long before its end a handler is stopped."""
 QUIET_PERIODS = SILENT_PERIODS - 0.5
@@ -75,87 +80,6 @@ ASKED_MAX = 2_000
 INVALID_OUTPUT = "INVALID_OUTPUT"
 REFUSED_FOR_GOOD = frozenset({"VALIDATION_FAILED", "ENTRY_TOO_LARGE", "PAYLOAD_TOO_LARGE"})
 """Refusals of a result that saying it again cannot change: the attempt failed."""
-
-Ending = ReportedResult | ReportedFailure | ReportedRelease | ReportedCancel | ReportedWait
-"""A word that ends an attempt."""
-
-
-class JobBody(Struct, frozen=True, gc=False):
-    """What a runtime uses of a job's view."""
-
-    type: str
-    payload: Raw = Raw(b"{}")
-    labels: dict[str, str] = {}
-    lease_seconds: float = 60.0
-    timeout_seconds: float = 120.0
-    max_attempts: int = 1
-
-
-class Why(Enum):
-    """Why a handler is told to stop."""
-
-    LOST = "the lease is not held any more"
-    RAN_OUT = "no extension of the lease came in time"
-    GRACE_ENDED = "the time to stop by oneself is over"
-    LEAVING = "the runtime is leaving"
-
-
-class Held(Struct, gc=False, eq=False):
-    """One lease, from its assignment until the report on it is acknowledged.
-
-    Equal only to itself.
-    """
-
-    session: QueueSession
-    job_id: JobId
-    fence: Fence
-    step: StepName
-    attempt: int
-    job: Raw
-    body: JobBody
-    stops_at: float = -inf
-    """When work must stop unless an extension comes: a little before the lease ends by what was
-    answered, counted from when it was asked."""
-    began_at: float | None = None
-    """When its handler was told to begin."""
-    started_in: int = 0
-    """The beat with which its start was said; 0: not said."""
-    said_in: int = 0
-    """The beat with which its word was said; 0: not said."""
-    progress: ProgressSaid | None = None
-    progress_in: int = 0
-    cancel_at: float | None = None
-    stopped: bool = False
-    lost: bool = False
-    word: Ending | None = None
-
-    @property
-    def runs(self) -> bool:
-        return self.began_at is not None and self.word is None and not self.lost
-
-    @property
-    def margin(self) -> float:
-        return min(MARGIN_SECONDS_MAX, self.body.lease_seconds * MARGIN_PART)
-
-
-class Begin(Struct, frozen=True, gc=False):
-    held: Held
-
-
-class AskToStop(Struct, frozen=True, gc=False):
-    """Somebody cancelled the job: the handler may stop by itself until the deadline."""
-
-    held: Held
-    reason: str
-    deadline: float
-
-
-class Stop(Struct, frozen=True, gc=False):
-    held: Held
-    why: Why
-
-
-Order = Begin | AskToStop | Stop
 
 
 class Numbers:
@@ -320,7 +244,7 @@ class QueueSession:
     def _hold(self, item: AssignedItem, asked_at: float, now: float, orders: list[Order]) -> None:
         """Hot, with `_assigned`: 5 us a job, two of them to decode it."""
         job = item.job.copy()  # It would keep the record of all assignments alive.
-        body = _body_of(job)
+        body = body_of(job)
         held = Held(self, item.job_id, item.fence, item.step, item.attempt, job, body)
         self._held[item.job_id, item.fence] = held
         self.occupied += 1
@@ -567,12 +491,17 @@ class QueueSession:
         while begun and len(starts) < room:
             held = begun[0]
             if held.runs and not held.started_in:
-                if held.began_at is None or held.began_at > late:
+                if not held.entered or held.began_at is None or held.began_at > late:
                     break
                 held.started_in = number
                 starts.append(ReportedStart(held.job_id, held.fence))
             begun.popleft()
-        self._soon = (begun[0].began_at or now) + START_SECONDS if begun else inf
+        self._soon = inf
+        if begun:
+            began_at = begun[0].began_at or now
+            # A handler that still waits for a busy loop is looked at with a later beat.
+            if begun[0].entered or began_at > late:
+                self._soon = began_at + START_SECONDS
         return starts
 
     def _beat_to_say(self, number: int, now: float, free: int, *, leaving: bool) -> Beat:
@@ -628,16 +557,6 @@ class QueueSession:
         self._patience = UNANSWERED_SECONDS
         self._promised.clear()
         self._appended_at = now
-
-
-_decode_job = msgspec.json.Decoder(JobBody).decode
-
-
-def _body_of(job: Raw) -> JobBody:
-    try:
-        return _decode_job(job)
-    except msgspec.MsgspecError:  # Of a later version: there is no handler for it.
-        return JobBody("")
 
 
 def _weight_of(word: Reported) -> tuple[int, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ledger.domain import bulk
 from ledger.domain.commands import Asked, RequestJob, RerunJob
 from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import Event, JobCancelled, JobRequested, decoded
-from ledger.domain.ids import SECOND, Micros
+from ledger.domain.ids import SECOND, Micros, new_job_id
 from ledger.domain.job import status
 from ledger.domain.leases import refuse_other_version
 from ledger.domain.partition import Partition
@@ -54,6 +55,9 @@ def admit(partition: Partition, request: RequestJob, asked: Asked, at: Micros) -
     event = resolve(request, pinned, key, seed=asked.command_id, at=at, order=order)
     if isinstance(event, Rejected):
         return event
+    if key is not None and partition.job(event.job_id) is not None:
+        # The same key within its millisecond, yet past its window: told apart by the commands.
+        event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
     return Decided((event, *_withdrawn(partition, event, asked.offset)), event.job_id)
 
 

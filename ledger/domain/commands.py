@@ -26,8 +26,9 @@ from ledger.domain.ids import (
 )
 
 # --- The shapes of fields, with the bounds of the HTTP contract ---------------------------------
-Queue = Annotated[QueueName, Meta(pattern=QUEUE_PATTERN)]
-Type = Annotated[str, Meta(pattern=TYPE_PATTERN)]
+# `$` alone would let a line feed follow.
+Queue = Annotated[QueueName, Meta(pattern=rf"{QUEUE_PATTERN}(?!\n)")]
+Type = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
 Id = Annotated[JobId, Meta(max_length=128)]
 Runtime = Annotated[RuntimeId, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=2048)]
@@ -41,7 +42,7 @@ SECONDS_MAX = 10 * 365 * 86_400
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 LeaseSeconds = Annotated[float, Meta(ge=1, le=86_400)]
 Percent = Annotated[float, Meta(ge=0, le=100)]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 Code = Annotated[str, Meta(min_length=1, max_length=100)]
 FenceNumber = Annotated[Fence, Meta(ge=0)]
 Instant = Annotated[datetime, Meta(tz=True)]

@@ -168,7 +168,7 @@ class Outcomes:
         if command_id.startswith(KEYED):
             outcome = _keyed_outcome(command_id, entry.events, at)
         else:
-            outcome = self._plain_outcome(entry.events, at)
+            outcome = _plain_outcome(entry.events, at)
         if outcome is None:
             return
         identity = identity_of(command_id)[0]
@@ -191,25 +191,24 @@ class Outcomes:
     def items(self) -> list[tuple[str, Outcome]]:
         return list(self._held.items())
 
-    def _plain_outcome(self, events: tuple[Event, ...], at: Micros) -> Outcome | None:
-        first = events[0] if events else None
-        match first:
-            case JobRequested():
-                # A key that is held for longer answers for the command's id, too.
-                if (first.key_until or 0) - at >= self._bounds.commands_us:
-                    return None
-                return Outcome("", at, first.job_id)
-            case LeaseGranted(session=session) if session == NO_SESSION:
-                return Outcome("", at, None, _grants(events))
-            case CommandRejected() if first.command_type in _ONCE:
-                return _refusal("", first, at)
-            case _:
-                return None
-
 
 _CODES = frozenset(Rejection)
 _ONCE = (RequestJob.TYPE, RerunJob.TYPE, LockJob.TYPE)
 """Commands whose refused copy might be accepted later."""
+
+
+def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
+    first = events[0] if events else None
+    match first:
+        case JobRequested():
+            # Also where a key answers for it: another template may see another key in it.
+            return Outcome("", at, first.job_id)
+        case LeaseGranted(session=session) if session == NO_SESSION:
+            return Outcome("", at, None, _grants(events))
+        case CommandRejected() if first.command_type in _ONCE:
+            return _refusal("", first, at)
+        case _:
+            return None
 
 
 def _keyed_outcome(command_id: str, events: tuple[Event, ...], at: Micros) -> Outcome | None:

@@ -33,6 +33,20 @@ async def log_consumer(
 
 async def started(consumer: Any, connection: Connection) -> Any:
     """Raises `LogUnavailable`, the consumer stopped."""
+    # Cancelled inside its bootstrap aiokafka leaves a connection open that nobody can close; so the
+    # start goes on to its end, which is bounded, and only then is it stopped.
+    starting = asyncio.ensure_future(_start(consumer, connection))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        if starting.exception() is None:
+            await stop(consumer, connection)
+        raise
+    return consumer
+
+
+async def _start(consumer: Any, connection: Connection) -> None:
     try:
         async with asyncio.timeout(connection.bounds.connect_seconds):
             await consumer.start()
@@ -42,7 +56,6 @@ async def started(consumer: Any, connection: Connection) -> Any:
     except BaseException:
         await stop(consumer, connection)
         raise
-    return consumer
 
 
 async def stop(consumer: Any, connection: Connection) -> None:

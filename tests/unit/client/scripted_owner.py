@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 from ledger.client.command_ids import new_session
-from ledger.client.runtime_session import Begin, Held, Order, QueueSession
+from ledger.client.held import Begin, Held, Order
+from ledger.client.runtime_session import QueueSession
 from ledger.domain.commands import Beat, Report, Reported, ReportedResult
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
 from ledger.log.inbox import (
@@ -49,6 +50,8 @@ class World:
     said: list[Report | Beat] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     opens: bool = True
+    enters: bool = True
+    """Handlers begin as soon as they are told to."""
 
     def __post_init__(self) -> None:
         self.session = QueueSession(
@@ -141,7 +144,10 @@ class World:
 
     def _taken(self, orders: list[Order]) -> list[Held]:
         self.orders += orders
-        return [order.held for order in orders if isinstance(order, Begin)]
+        begun = [order.held for order in orders if isinstance(order, Begin)]
+        for held in begun:
+            held.entered = self.enters
+        return begun
 
 
 def beat_of(said: Report | Beat) -> Beat:

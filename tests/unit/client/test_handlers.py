@@ -9,6 +9,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from ledger.client.handlers import HANDLER_ERROR, PAYLOAD_TOO_LARGE, Handler, Handlers
+from ledger.client.held import AskToStop, Begin, Ending, Held, Stop, Why
 from ledger.client.job_context import (
     AwaitCompletion,
     Context,
@@ -17,15 +18,7 @@ from ledger.client.job_context import (
     JobFailure,
 )
 from ledger.client.json_values import NULL_HASH, PAYLOAD_BYTES_MAX
-from ledger.client.runtime_session import (
-    INVALID_OUTPUT,
-    AskToStop,
-    Begin,
-    Ending,
-    Held,
-    Stop,
-    Why,
-)
+from ledger.client.runtime_session import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
     ProgressSaid,

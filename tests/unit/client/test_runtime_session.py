@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from ledger.client.held import AskToStop, Stop, Why
 from ledger.client.runtime_session import (
     FACTS_MAX,
     HELD_MAX,
@@ -11,9 +12,6 @@ from ledger.client.runtime_session import (
     PERIOD_SECONDS_MIN,
     PROGRESS_BYTES_MAX,
     WORDS_BYTES_MAX,
-    AskToStop,
-    Stop,
-    Why,
 )
 from ledger.domain.commands import (
     ProgressSaid,
@@ -163,6 +161,17 @@ def test_a_job_that_runs_on_is_said_to_have_started_once(world: World) -> None:
     assert words_of(world.speak()) == (ReportedStart(held.job_id, held.fence),)
     world.later(PERIOD_SECONDS)
     assert words_of(world.speak()) == ()
+
+
+def test_a_job_whose_handler_waits_for_a_busy_loop_has_not_started(world: World) -> None:
+    world.enters = False
+    (held,) = world.assign(1)
+    world.later(0.05)
+    assert words_of(world.speak()) == ()
+    assert world.session.due_at() > world.now + 0.5
+    held.entered = True
+    world.later(1.0)
+    assert words_of(world.speak()) == (ReportedStart(held.job_id, held.fence),)
 
 
 def test_starts_of_jobs_begun_later_are_said_in_their_time(world: World) -> None:

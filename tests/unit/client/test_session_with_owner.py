@@ -13,16 +13,8 @@ import pytest
 from msgspec import Raw
 
 from ledger.client.command_ids import new_session
-from ledger.client.runtime_session import (
-    AskToStop,
-    Begin,
-    Ending,
-    Held,
-    Order,
-    QueueSession,
-    Stop,
-    Why,
-)
+from ledger.client.held import AskToStop, Begin, Ending, Held, Order, Stop, Why
+from ledger.client.runtime_session import QueueSession
 from ledger.domain.commands import (
     Asked,
     Beat,
@@ -214,6 +206,7 @@ class Runtime:
             held = order.held
             match order:
                 case Begin():
+                    held.entered = True
                     seconds = self.wire.chance.choice((0.0, 0.0, 0.1, 0.5, 2.5))
                     self.running[held] = now + seconds
                 case Stop(why=Why.LOST):

@@ -14,7 +14,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from ledger.client.runtime_session import Begin, QueueSession
+from ledger.client.held import Begin
+from ledger.client.runtime_session import QueueSession
 from ledger.domain.commands import Command, ReportedResult, RequestJob, Template
 from ledger.domain.events import JobRequested, LeaseGranted
 from ledger.domain.failures import Retry

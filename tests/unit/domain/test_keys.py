@@ -259,6 +259,22 @@ def test_a_key_of_a_short_window_does_not_take_the_ids_place() -> None:
     assert again.job_id == first.job_id
 
 
+def test_a_template_that_sees_another_key_in_it_does_not_make_it_another_command() -> None:
+    told = given()
+    first = made(ask(told, "cmd-1"))
+    template(told, idempotency_scope=("/labels/user",))
+    again = ask(told, "cmd-1")
+    assert isinstance(again, Decided)
+    assert again.job_id == first.job_id
+
+
+def test_two_jobs_of_one_key_in_one_millisecond_have_two_ids() -> None:
+    told = given()
+    template(told, idempotency_seconds=0)
+    jobs = {made(ask(told)).job_id for _ in range(3)}
+    assert len(jobs) == 3
+
+
 def test_a_refused_request_stays_refused_under_its_id() -> None:
     told = given()
     template(told, enabled=False)

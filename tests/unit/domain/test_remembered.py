@@ -134,14 +134,6 @@ def test_a_key_that_came_again_after_its_window_is_held_for_the_new_one() -> Non
     assert len(keys) == 0
 
 
-def test_a_key_held_for_longer_takes_no_second_row_for_its_command() -> None:
-    told = given()
-    told.when(request(idempotency_key="k")).decided()
-    assert len(told.owner.partition.outcomes) == 0
-    told.when(request()).decided()
-    assert len(told.owner.partition.outcomes) == 1
-
-
 # --- Outcomes ------------------------------------------------------------------------------------
 def test_outcomes_go_after_their_hour_though_no_job_comes() -> None:
     told = given(requested(), bounds=Bounds(commands_us=SECOND))

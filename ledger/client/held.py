@@ -1,0 +1,121 @@
+"""What a runtime holds: a lease from its assignment to the acknowledged report, and the orders to
+the handler that works under it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ledger.domain.commands import (
+    ProgressSaid,
+    ReportedCancel,
+    ReportedFailure,
+    ReportedRelease,
+    ReportedResult,
+    ReportedWait,
+)
+from ledger.domain.ids import Fence, JobId, StepName
+
+if TYPE_CHECKING:
+    from ledger.client.runtime_session import QueueSession
+
+MARGIN_PART = 0.05
+"""Of a lease: so long before its end work stops, if no extension came."""
+MARGIN_SECONDS_MAX = 2.0
+
+Ending = ReportedResult | ReportedFailure | ReportedRelease | ReportedCancel | ReportedWait
+"""A word that ends an attempt."""
+
+
+class JobBody(Struct, frozen=True, gc=False):
+    """What a runtime uses of a job's view."""
+
+    type: str
+    payload: Raw = Raw(b"{}")
+    labels: dict[str, str] = {}
+    lease_seconds: float = 60.0
+    timeout_seconds: float = 120.0
+    max_attempts: int = 1
+
+
+class Why(Enum):
+    """Why a handler is told to stop."""
+
+    LOST = "the lease is not held any more"
+    RAN_OUT = "no extension of the lease came in time"
+    GRACE_ENDED = "the time to stop by oneself is over"
+    LEAVING = "the runtime is leaving"
+
+
+class Held(Struct, gc=False, eq=False):
+    """One lease, from its assignment until the report on it is acknowledged.
+
+    Equal only to itself.
+    """
+
+    session: QueueSession
+    job_id: JobId
+    fence: Fence
+    step: StepName
+    attempt: int
+    job: Raw
+    body: JobBody
+    stops_at: float = -inf
+    """When work must stop unless an extension comes: a little before the lease ends by what was
+    answered, counted from when it was asked."""
+    began_at: float | None = None
+    """When its handler was told to begin."""
+    entered: bool = False
+    """Its handler has begun; set in the thread that it runs in."""
+    started_in: int = 0
+    """The beat with which its start was said; 0: not said."""
+    said_in: int = 0
+    """The beat with which its word was said; 0: not said."""
+    progress: ProgressSaid | None = None
+    progress_in: int = 0
+    cancel_at: float | None = None
+    stopped: bool = False
+    lost: bool = False
+    word: Ending | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.began_at is not None and self.word is None and not self.lost
+
+    @property
+    def margin(self) -> float:
+        return min(MARGIN_SECONDS_MAX, self.body.lease_seconds * MARGIN_PART)
+
+
+class Begin(Struct, frozen=True, gc=False):
+    held: Held
+
+
+class AskToStop(Struct, frozen=True, gc=False):
+    """Somebody cancelled the job: the handler may stop by itself until the deadline."""
+
+    held: Held
+    reason: str
+    deadline: float
+
+
+class Stop(Struct, frozen=True, gc=False):
+    held: Held
+    why: Why
+
+
+Order = Begin | AskToStop | Stop
+
+
+_decode_job = msgspec.json.Decoder(JobBody).decode
+
+
+def body_of(job: Raw) -> JobBody:
+    try:
+        return _decode_job(job)
+    except msgspec.MsgspecError:  # Of a later version: there is no handler for it.
+        return JobBody("")
