@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.stack import BenchStack, bench_stack
-from ledger.client.producer import Producer
+from ledger.client.producer import Accepted, Producer
 from ledger.domain.commands import CancelJob, Heartbeat, LockJob, SubmitResult
 from ledger.domain.ids import Fence, JobId, RuntimeId
 from ledger.log.connection import Connection
@@ -65,7 +65,7 @@ async def measure(stack: BenchStack, many: int) -> dict[str, Any]:
     ):
         requests: list[Any] = [{"type": "probe", "queue": QUEUE} for _ in range(2 * PROBES)]
         accepted = await producer.submit_many(requests, await_decision=True)
-        job_ids = [JobId(one.job_id) for one in accepted]  # type: ignore[union-attr]
+        job_ids = [one.job_id for one in accepted if isinstance(one, Accepted)]
         sending = asyncio.create_task(burst(stack, many))
         began = time.perf_counter()
         waits = await probe(client, job_ids)

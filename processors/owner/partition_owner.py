@@ -204,10 +204,10 @@ class TermOfOffice:
 
     async def _announce(self) -> None:
         """Tell runtimes and gateways that their owner is new, and other partitions what is owed."""
-        queues = [q.name for q in self._partition.queues.values() if q.sessions]
-        for queue in queues:
-            await self._open_inbox(queue)
-        await self._send_all(self._release.owner_changed(queues), Effects())
+        for queue in self._partition.queues.values():
+            if queue.sessions:
+                self._begin_inbox(queue.name)
+        await self._send_all(self._release.claim_again(), Effects())
         self._owed.parts.update(
             operation_id
             for operation_id, operation in self._partition.bulks.items()
@@ -351,11 +351,14 @@ class TermOfOffice:
             queue = getattr(beat, "queue", None)
             if queue is None or not hasattr(beat, "slots") or queue in self._release.inboxes:
                 continue
-            if queue not in self._opening:
-                self._opening.add(queue)
-                task = asyncio.create_task(self._open_inbox(queue))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            self._begin_inbox(queue)
+
+    def _begin_inbox(self, queue: QueueName) -> None:
+        if queue not in self._opening:
+            self._opening.add(queue)
+            task = asyncio.create_task(self._open_inbox(queue))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _open_inbox(self, queue: QueueName) -> None:
         try:
@@ -363,6 +366,8 @@ class TermOfOffice:
                 self._seams.connection, queue, mode=self._seams.mode
             )
             self._release.inboxes.add(queue)
+            # What was answered before the topic was there is lost: let its runtimes beat again.
+            await self._send_all(self._release.beat_again([queue]), Effects())
         except LogError as error:
             log.warning("owner.inbox_not_made", queue=queue, reason=str(error))
         finally:

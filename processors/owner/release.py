@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ledger.domain.commands import Beat, CancelPart, ConfirmPart, Where
+from ledger.domain.commands import CancelPart, ConfirmPart, Where
 from ledger.domain.ids import (
     LEDGER_QUEUE,
     MAIN,
@@ -23,10 +23,9 @@ from ledger.domain.ids import (
     RuntimeId,
     rfc3339,
 )
-from ledger.domain.job import Job, Lease, Step, held_lease
+from ledger.domain.job import Cancel, Job, Lease, Step, held_lease
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition
-from ledger.domain.rejections import Rejected
 from ledger.domain.runtimes import news
 from ledger.log.command_codec import command_record
 from ledger.log.inbox import (
@@ -46,7 +45,7 @@ from ledger.log.records import Outgoing
 from ledger.log.replies import reply_record
 from processors.owner.credit import RESEND_US, Credit, Offers
 from processors.owner.seams import Seams
-from processors.owner.turn import Effects
+from processors.owner.turn import Effects, Heard
 
 ITEMS_BYTES_MAX = 256_000
 """Of assignments in one record."""
@@ -95,22 +94,30 @@ class Release:
                 self._assign(batches, queue, credit, items, at)
         for queue, credit in effects.resend:
             self._resend(batches, queue, credit, at)
-        for beat, refused in effects.beats:
-            self._answer(batches, beat, refused, at)
+        for heard in effects.beats:
+            self._answer(batches, heard, at)
+        for job_id in effects.cancels:
+            self._push_cancel(batches, job_id, at)
         for operation_id in effects.parts:
             self._tell_parts(batches, operation_id)
         for operation_id, matched in effects.confirmations.items():
             self._confirm_part(batches, operation_id, matched)
         return batches
 
-    def owner_changed(self, queues: Iterable[QueueName]) -> Batches:
-        """A new owner knows no free slots and no waiting claims."""
+    def beat_again(self, queues: Iterable[QueueName]) -> Batches:
+        """To every runtime of these queues: a new owner knows no free slots."""
         batches: Batches = defaultdict(list)
         number = self._partition.number
         for queue in queues:
             for inbox in range(INBOX_PARTITIONS):
                 record = self._inbox_record(OwnerChanged(queue, number), None)
                 batches[self._seams.topics.assigned(queue), inbox].append(record)
+        return batches
+
+    def claim_again(self) -> Batches:
+        """To every gateway: a new owner knows no waiting claims."""
+        batches: Batches = defaultdict(list)
+        number = self._partition.number
         changed = OwnerChanged(LEDGER_QUEUE, number)
         for partition in range(REPLIES_PARTITIONS):
             record = self._inbox_record(changed, None)
@@ -184,23 +191,21 @@ class Release:
             and lease.runtime_id == credit.runtime_id
         }
 
-    def _answer(
-        self, batches: Batches, beat: Beat, refused: tuple[Rejected, ...], at: Micros
-    ) -> None:
+    def _answer(self, batches: Batches, heard: Heard, at: Micros) -> None:
+        beat = heard.beat
         left, drop, asked = [], [], []
         for held in beat.leases:
-            heard = news(self._partition, held)
-            if heard.lease is None:
-                drop.append(LeaseDropped(held.job_id, held.fence))
+            found = news(self._partition, held)
+            if found.lease is None:
+                if held.job_id not in heard.settled:
+                    drop.append(LeaseDropped(held.job_id, held.fence))
                 continue
-            until = heard.lease.until
+            until = found.lease.until
             left.append(
                 LeaseLeft(held.job_id, held.fence, max(0, until - at) / SECOND, rfc3339(until))
             )
-            cancel = heard.cancel
-            if cancel is not None and cancel.deadline is not None:
-                seconds = max(0, cancel.deadline - at) / SECOND
-                asked.append(CancelAsked(held.job_id, held.fence, seconds, cancel.reason))
+            if found.cancel is not None:
+                asked.append(_cancel_asked(held.job_id, held.fence, found.cancel, at))
         answer = BeatAnswered(
             session=beat.session,
             queue=beat.queue,
@@ -210,11 +215,25 @@ class Release:
             cancel=tuple(asked),
             refused=tuple(
                 ReportRefused(one.job_id, one.fence, one.code, one.detail)
-                for one in refused
+                for one in heard.refused
                 if one.job_id
             ),
         )
         self._put(batches, beat.queue, beat.runtime_id, answer)
+
+    def _push_cancel(self, batches: Batches, job_id: JobId, at: Micros) -> None:
+        job = self._partition.jobs.get(job_id)
+        for step in job.steps if job else ():
+            lease = held_lease(step)
+            if job is None or lease is None or not lease.session or job.cancel is None:
+                continue
+            queue = job.request.queue
+            credit = self._offers.heard(queue, lease.runtime_id)
+            if credit is None or credit.session != lease.session:
+                continue
+            asked = _cancel_asked(job_id, lease.fence, job.cancel, at)
+            answer = BeatAnswered(lease.session, queue, credit.beat, cancel=(asked,))
+            self._put(batches, queue, lease.runtime_id, answer)
 
     def _put(
         self, batches: Batches, queue: QueueName, runtime_id: RuntimeId, content: InboxRecord
@@ -264,6 +283,11 @@ def _leased_under(job: Job, credit: Credit, number: int) -> tuple[Step, Lease] |
         if lease and lease.session == credit.session and lease.number == number:
             return step, lease
     return None
+
+
+def _cancel_asked(job_id: JobId, fence: Fence, cancel: Cancel, at: Micros) -> CancelAsked:
+    seconds = max(0, (cancel.deadline or at) - at) / SECOND
+    return CancelAsked(job_id, fence, seconds, cancel.reason)
 
 
 def _void(number: int, job_id: JobId, credit: Credit) -> AssignedItem:

@@ -26,6 +26,7 @@ from ledger.domain.commands import (
 from ledger.domain.decide import Decided, cancel, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
+    CancelRequested,
     CommandDuplicated,
     CommandRejected,
     CommandsConsumed,
@@ -60,13 +61,23 @@ class Waiting(Struct):
     entry: int
 
 
+class Heard(Struct):
+    beat: Beat
+    refused: tuple[Rejected, ...]
+    """Words of the same report."""
+    settled: frozenset[JobId]
+    """Jobs that the same report spoke of: held no more, and known to be."""
+
+
 @dataclass(slots=True)
 class Effects:
     """What a turn wants done. Each may be done twice."""
 
     replies: list[Waiting] = field(default_factory=list)
-    beats: list[tuple[Beat, tuple[Rejected, ...]]] = field(default_factory=list)
+    beats: list[Heard] = field(default_factory=list)
     """To be answered from the state at the end of the turn."""
+    cancels: list[JobId] = field(default_factory=list)
+    """Their runtimes are told at once, not with their next beat's answer."""
     assignments: dict[tuple[QueueName, str], list[LeaseGranted]] = field(default_factory=dict)
     resend: list[tuple[QueueName, Credit]] = field(default_factory=list)
     parts: set[str] = field(default_factory=set)
@@ -78,6 +89,7 @@ class Effects:
         return bool(
             self.replies
             or self.beats
+            or self.cancels
             or self.assignments
             or self.resend
             or self.parts
@@ -269,7 +281,7 @@ class Turn:
             many,
             self.at,
             session=taker.session,
-            after=session.number,
+            after=max(session.number, taker.given),
         )
         if not grants:
             return False
@@ -354,10 +366,15 @@ class Turn:
         if beat.leaving:
             self.offers.drop(beat.queue, beat.runtime_id)
         elif session is not None and current:
-            credit = self.offers.hear(beat, heard_at, session.number)
+            # A session that was ended as silent and goes on counts on from what it received.
+            given = max(session.number, beat.received)
+            credit = self.offers.hear(beat, heard_at, given)
             if credit is not None and credit.received < credit.given:
                 self.effects.resend.append((beat.queue, credit))
-        self.effects.beats.append((beat, refused))
+        report = asked.command
+        words = report.reports if isinstance(report, Report) else ()
+        settled = frozenset(word.job_id for word in words)
+        self.effects.beats.append(Heard(beat, refused, settled))
 
     def _record(self, events: tuple[Event, ...], asked: Asked) -> bool:
         """False: what the command would record does not fit; it was refused instead."""
@@ -395,6 +412,7 @@ class Turn:
 
     def _apply(self, entry: Entry) -> None:
         self.entries.append(entry)
+        self.effects.cancels += [e.job_id for e in entry.events if type(e) is CancelRequested]
         self.partition.apply(entry)
 
     def finish(self) -> None:

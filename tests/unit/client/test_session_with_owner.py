@@ -88,7 +88,7 @@ class Owner:
         seams = SimpleNamespace(topics=TOPICS, source="owner", partitions=1)
         self._release = Release(cast(Seams, seams), self.partition, self._offers)
         self._release.inboxes.add(QUEUE)
-        return self._mail(self._release.owner_changed([QUEUE]))
+        return self._mail(self._release.beat_again([QUEUE]))
 
     def append(self, command: Command) -> None:
         self._unread.append(command)

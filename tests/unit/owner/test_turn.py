@@ -307,7 +307,7 @@ def test_what_a_runtime_says_it_holds_is_answered(owner: Owner) -> None:
     [grant] = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
     held = HeldLease(grant.job_id, grant.fence)
     turn = owner.does(beat(2, received=1, leases=(held,)))
-    assert [one.beat for one, _ in turn.effects.beats] == [2]
+    assert [one.beat.beat for one in turn.effects.beats] == [2]
 
 
 # --- Bulk ----------------------------------------------------------------------------------------
