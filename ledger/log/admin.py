@@ -83,13 +83,20 @@ class Admin:
                 raise LogUnavailable(f"the broker makes no topic {name}: {said}")
 
     async def set(self, name: str, settings: Mapping[str, str]) -> None:
-        """These and, as the broker's request replaces all of a topic's own, all it had before."""
+        """These and, as the broker's request replaces all of a topic's own, all it had before.
+        Returns once a broker tells them when asked: it takes them over a moment after it agreed."""
         own = await self._settings([name], own_only=True)
         resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={**own[name], **settings})
         for response in await self._bounded(self._client.alter_configs([resource])):
             for code, said, *_ in response.resources:
                 if code:
                     raise LogUnavailable(f"the broker does not set {name}: {said}")
+        try:
+            async with asyncio.timeout(self._connection.bounds.admin_seconds):
+                while not settings.items() <= (await self._settings([name]))[name].items():
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError as error:
+            raise LogUnavailable(f"{name} does not take its settings over") from error
 
     async def wait_for_leaders(self, name: str) -> None:
         """Until every partition can be written to: the first append to a new topic would fail."""

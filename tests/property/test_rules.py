@@ -156,6 +156,18 @@ class Interleavings(RuleBasedStateMachine):
         job_id, fence = self.draw(data, back)
         self.say(data.draw(words(job_id, fence)))
 
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        code=st.sampled_from(CODES),
+        runtime=st.sampled_from(RUNTIMES),
+    )
+    def fail_the_next(self, queue: QueueName, code: str, runtime: RuntimeId) -> None:
+        """A whole attempt, so that limits are reached."""
+        job = self.owner.partition.next_ready(queue, TYPES)
+        if job is not None:
+            self.say(LockJob(job.id, runtime))
+            self.say(FailAttempt(job.id, Fence(job.fence + 1), code))
+
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def keyed_word(self, data: st.DataObject) -> None:
