@@ -1,4 +1,4 @@
-"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE SLOTS`.
+"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE SLOTS NAME`.
 
 With a payload `{"sent": microseconds}` it prints, at its end, how many
 microseconds each job took from then to its start.
@@ -16,10 +16,10 @@ from ledger.client.runtime import Runtime
 
 
 def main() -> None:
-    bootstrap, queue, slots = sys.argv[1:4]
+    bootstrap, queue, slots, name = sys.argv[1:5]
     gc.set_threshold(50_000, 20, 50)
     logs.configure("WARNING")
-    runtime = Runtime("bench", bootstrap, queue=queue, slots=int(slots))
+    runtime = Runtime(name, bootstrap, queue=queue, slots=int(slots))
     waited: list[int] = []
 
     @runtime.job("noop")

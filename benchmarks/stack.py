@@ -57,10 +57,10 @@ class BenchStack:
         self.workers.append(process)
         return process
 
-    def runtime(self, queue: str, slots: int) -> subprocess.Popen[bytes]:
+    def runtime(self, queue: str, slots: int, *, name: str = "bench") -> subprocess.Popen[bytes]:
         log = (self.logs / f"runtime-{len(self.runtimes)}.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.noop_runtime", self.kafka, queue, str(slots)],
+            [sys.executable, "-m", "benchmarks.noop_runtime", self.kafka, queue, str(slots), name],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=log,

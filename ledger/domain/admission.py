@@ -53,7 +53,7 @@ def admit(partition: Partition, request: RequestJob, asked: Asked, at: Micros) -
         return refused
     order = partition.next_order(at)
     event = resolve(request, pinned, key, seed=asked.command_id, at=at, order=order)
-    if isinstance(event, Rejected):
+    if type(event) is Rejected:
         return event
     if key is not None and partition.job(event.job_id) is not None:
         # The same key within its millisecond, yet past its window: told apart by the commands.

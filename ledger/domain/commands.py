@@ -7,7 +7,7 @@ the rules turn it into integer microseconds once, when they decide.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, final
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -216,6 +216,7 @@ class ReportedStart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     fence: FenceNumber
 
 
+@final
 class ReportedResult(
     Struct,
     frozen=True,

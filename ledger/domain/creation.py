@@ -18,7 +18,7 @@ from ledger.domain.pointers import point
 from ledger.domain.rejections import Rejected, Rejection
 
 EMPTY = Raw(b"{}")
-_sorted = msgspec.json.Encoder(order="sorted")
+_ordered = msgspec.json.Encoder(order="deterministic")
 _ALWAYS_ALLOWED = frozenset(
     {
         "type",
@@ -236,7 +236,7 @@ def _micros(seconds: float | None) -> int | None:
 
 
 def _digest(value: object) -> str:
-    return blake2b(_sorted.encode(value), digest_size=16).hexdigest()
+    return blake2b(_ordered.encode(value), digest_size=16).hexdigest()
 
 
 NO_TEMPLATE = Template()

@@ -48,20 +48,17 @@ def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
         when = min(when, _grace_end(job, floor))
     for step in job.steps:
         phase = step.phase
-        match phase:
-            case Leased() | Running() | Waiting():
-                lease = phase.lease
-                end = phase.until if isinstance(phase, Waiting) else lease.until
-                if lease.since < floor:
-                    end = _silence_end(lease.since, end, floor, asked.lease_us)
-                if isinstance(phase, Running) and phase.deadline < end:
-                    end = phase.deadline
-            case Pending():
-                end = phase.ready_at if phase.ready_at > at else NEVER
-            case Settled():
-                end = NEVER
-            case _:
-                assert_never(phase)
+        if type(phase) is Leased or type(phase) is Running or type(phase) is Waiting:
+            lease = phase.lease
+            end = phase.until if type(phase) is Waiting else lease.until
+            if lease.since < floor:
+                end = _silence_end(lease.since, end, floor, asked.lease_us)
+            if type(phase) is Running and phase.deadline < end:
+                end = phase.deadline
+        elif type(phase) is Pending and phase.ready_at > at:
+            end = phase.ready_at
+        else:
+            end = NEVER
         if end < when:
             when = end
     return None if when == NEVER else when

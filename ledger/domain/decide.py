@@ -222,7 +222,7 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
         decision = leases.say(job, word, at, order)
-        if isinstance(decision, Rejected):
+        if type(decision) is Rejected:
             if not leases.said_again(job, word):
                 refused.append(replace(decision, fence=word.fence))
             continue

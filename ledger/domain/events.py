@@ -9,7 +9,7 @@ a fold consults no policy and no clock.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -65,6 +65,7 @@ class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     retried_from: JobId | None = None
 
 
+@final
 class LeaseGranted(Struct, frozen=True, gc=False, omit_defaults=True):
     """A step is given to one runtime for a bounded time. Attempts count from here."""
 
@@ -81,6 +82,7 @@ class LeaseGranted(Struct, frozen=True, gc=False, omit_defaults=True):
     """Of the assignment, gapless per session and queue; 0 over HTTP."""
 
 
+@final
 class AttemptStarted(Struct, frozen=True, gc=False, omit_defaults=True):
     TYPE: ClassVar[str] = "ledger.job.attempt_started.v1"
     job_id: JobId
@@ -154,6 +156,7 @@ class RetryScheduled(Struct, frozen=True, gc=False, omit_defaults=True):
     order: int
 
 
+@final
 class JobSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
     TYPE: ClassVar[str] = "ledger.job.succeeded.v1"
     job_id: JobId

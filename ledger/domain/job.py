@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, assert_never
+from typing import Literal, assert_never, final
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from ledger.domain.events import (
 )
 from ledger.domain.failures import MESSAGES, Failure
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
-from ledger.domain.steps import CURRENT, LIVE
 from ledger.domain.steps import Lease as Lease
 from ledger.domain.steps import Leased as Leased
 from ledger.domain.steps import Pending as Pending
@@ -41,6 +40,7 @@ from ledger.domain.steps import Settled as Settled
 from ledger.domain.steps import Status as Status
 from ledger.domain.steps import Step as Step
 from ledger.domain.steps import Waiting as Waiting
+from ledger.domain.steps import current_lease
 from ledger.domain.steps import held_lease as held_lease
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
@@ -93,6 +93,7 @@ class Job(Struct, frozen=True, gc=False):
         return replace(self, opaque=self.opaque + 1, version=self.version + 1)
 
 
+@final
 class Misfit(Struct, frozen=True, gc=False):
     """History that no rule of this version writes. Counted by whoever folds; changes nothing."""
 
@@ -124,8 +125,8 @@ def status(job: Job) -> Status:
 def quoted_step(job: Job, fence: Fence) -> Step | None:
     """The step whose current attempt `fence` names; a waiting one's is good, too."""
     for step in job.steps:
-        phase = step.phase
-        if isinstance(phase, CURRENT) and phase.lease.fence == fence:
+        lease = current_lease(step)
+        if lease is not None and lease.fence == fence:
             return step
     return None
 
@@ -143,14 +144,17 @@ def begin(event: JobRequested, at: Micros) -> Job:
 
 def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
     """One fact later. Total: what does not fit is a `Misfit`, never an exception. Whatever speaks
-    of an attempt fits under the fence of the current one only."""
+    of an attempt fits under the fence of the current one only.
+
+    Hot: 2 us. The three of every job are told by their type, see `steps.current_lease`.
+    """
+    if type(event) is LeaseGranted:
+        return _granted(job, event, at)
+    if type(event) is AttemptStarted:
+        return _started(job, event, at)
+    if type(event) is JobSucceeded:
+        return _succeeded(job, event, at)
     match event:
-        case LeaseGranted():
-            return _granted(job, event, at)
-        case AttemptStarted():
-            return _started(job, event, at)
-        case JobSucceeded():
-            return _succeeded(job, event, at)
         case JobProgressed():
             return _progressed(job, event, at)
         case AttemptFailed() | AttemptExpired():
@@ -226,8 +230,8 @@ def _current(job: Job, event: OfAttempt) -> Step | None:
     step = _named(job, event.step)
     if step is None or job.end is not None:
         return None
-    phase = step.phase
-    return step if isinstance(phase, CURRENT) and phase.lease.fence == event.fence else None
+    lease = current_lease(step)
+    return step if lease is not None and lease.fence == event.fence else None
 
 
 def _misfit(event: JobEvent, job: Job) -> Misfit:
@@ -283,9 +287,10 @@ def _released(job: Job, event: LeaseReleased, at: Micros) -> Job | Misfit:
 
 def _gave_up(job: Job, event: WaitStarted) -> Job | Misfit:
     step = _current(job, event)
-    if step is None or not isinstance(step.phase, LIVE):
+    lease = None if step is None else held_lease(step)
+    if step is None or lease is None:
         return _misfit(event, job)
-    return _put(job, step, replace(step, phase=Waiting(step.phase.lease, event.until)))
+    return _put(job, step, replace(step, phase=Waiting(lease, event.until)))
 
 
 def _went_wrong(job: Job, event: AttemptFailed | AttemptExpired, at: Micros) -> Job | Misfit:

@@ -133,7 +133,7 @@ def heartbeat(
 ) -> Held | Rejected:
     """`deferred` is progress said before, within a second of what is recorded."""
     step = _current(job, command.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     lease = held_lease(step)
     if lease is None:
@@ -158,7 +158,7 @@ def progress(
     job: Job, command: ReportProgress, at: Micros, deferred: ProgressSaid | None = None
 ) -> Decision:
     step = _current(job, command.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     said = merged(deferred, ProgressSaid(command.percent, command.phase, command.message))
     return started(job, step, at) + progressed(job, step, command.fence, said, at)
@@ -167,7 +167,7 @@ def progress(
 def started(job: Job, step: Step, at: Micros) -> Events:
     """The start that a report on a leased step implies; nothing if it has started."""
     phase = step.phase
-    if not isinstance(phase, Leased):
+    if type(phase) is not Leased:
         return NOTHING_NEW
     deadline = Micros(at + job.request.timeout_us)
     return (AttemptStarted(job.id, step.name, phase.lease.fence, deadline),)
@@ -176,11 +176,13 @@ def started(job: Job, step: Step, at: Micros) -> Events:
 # --- Ending it -----------------------------------------------------------------------------------
 def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
     """One word on one job. `order` is the place behind all that wait, for a retry at the tail."""
+    if type(word) is ReportedResult:
+        return _result(job, word, at)
     match word:
         case ReportedStart() | StartAttempt():
             step = _current(job, word.fence)
-            return step if isinstance(step, Rejected) else started(job, step, at)
-        case ReportedResult() | SubmitResult():
+            return step if type(step) is Rejected else started(job, step, at)
+        case SubmitResult():
             return _result(job, word, at)
         case ReportedFailure() | FailAttempt():
             return _fail(job, word, at, order)
@@ -204,7 +206,7 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
     if job.end is not None:
         return refuse_result_on_closed(job, output_hash)
     step = _current(job, word.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     if word.output_ref is not None and word.output is not UNSET:
         return _invalid(job, "/output_ref", "output and output_ref exclude each other")
@@ -227,7 +229,7 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
     if job.end is None and _ended_before(job, word.fence, "failed"):
         return NOTHING_NEW
     step = _current(job, word.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     retryable = is_retryable(job.request.retry, word.code, word.retryable)
     failed = AttemptFailed(
@@ -249,7 +251,7 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
     if job.end is None and _ended_before(job, word.fence, "released"):
         return NOTHING_NEW
     step = _current(job, word.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     if held_lease(step) is None:
         return _given_up(job)
@@ -265,7 +267,7 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
 
 def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decision:
     step = _current(job, word.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     if isinstance(step.phase, Waiting):
         return NOTHING_NEW
@@ -275,7 +277,7 @@ def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decis
 
 def _acknowledge_cancel(job: Job, word: AcknowledgeCancel | ReportedCancel) -> Decision:
     step = _current(job, word.fence)
-    if isinstance(step, Rejected):
+    if type(step) is Rejected:
         return step
     if job.cancel is None:
         return _refused(Rejection.JOB_NOT_PENDING, job, "nobody asked for a cancel")

@@ -216,12 +216,13 @@ class Partition:
             self._apply_to_absent(event, at)
             return
         after = evolve(before, event, at)
-        if isinstance(after, Misfit):
+        if type(after) is Misfit:
             self.misfits += 1
             return
-        if isinstance(event, LeaseGranted) and event.number:
-            self.queue(before.request.queue).count_assignment(event)
-        elif isinstance(event, JobProgressed):
+        if type(event) is LeaseGranted:
+            if event.number:
+                self.queue(before.request.queue).count_assignment(event)
+        elif type(event) is JobProgressed:
             self.deferred.pop(event.job_id, None)
         self._replace(before, after, at)
 

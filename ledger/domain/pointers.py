@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -23,10 +24,12 @@ def is_pointer(text: str) -> bool:
 
 def point(request: RequestJob, pointer: str) -> Any:
     """What a pointer finds in the request's JSON; UNSET where it finds nothing."""
-    field, *rest = [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+    field, *rest = _parts(pointer)
     found: Any = getattr(request, field) if field in _FIELDS else None
     if found is None:
         return UNSET
+    if type(found) is str and not rest:
+        return found
     if isinstance(found, Raw):
         found = msgspec.json.decode(found)
     elif isinstance(found, Struct):
@@ -39,3 +42,8 @@ def point(request: RequestJob, pointer: str) -> Any:
         else:
             return UNSET
     return found
+
+
+@lru_cache(maxsize=1024)
+def _parts(pointer: str) -> tuple[str, ...]:
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import final
 
 from msgspec import Struct
 
@@ -82,6 +83,7 @@ PASSING = frozenset({Rejection.QUEUE_FULL, Rejection.VIEW_BEHIND})
 """Refusals that may turn out otherwise a moment later: they bind no idempotency key."""
 
 
+@final
 class Rejected(Struct, frozen=True, gc=False):
     """A refusal, with what helps the one who asked."""
 

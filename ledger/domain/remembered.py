@@ -205,6 +205,8 @@ def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
             return Outcome("", at, first.job_id)
         case LeaseGranted(session=session) if session == NO_SESSION:
             return Outcome("", at, None, _grants(events))
+        case CommandDuplicated(command_type=RequestJob.TYPE, job_id=job_id) if job_id is not None:
+            return Outcome("", at, job_id)
         case CommandRejected() if first.command_type in _ONCE:
             return _refusal("", first, at)
         case _:

@@ -93,10 +93,14 @@ class Step(Struct, frozen=True, gc=False):
     """That word: only the same one is no news."""
 
 
-LIVE = (Leased, Running)
-CURRENT = (Leased, Running, Waiting)
+# These are asked several times an event. `isinstance` with a Struct that it is not costs 0.3 us,
+# five times what `type(x) is` does, so that hot paths of the domain ask by type.
+def current_lease(step: Step) -> Lease | None:
+    """The lease of the current attempt, be it live or given up for a completion; else None."""
+    lease: Lease | None = getattr(step.phase, "lease", None)
+    return lease
 
 
 def held_lease(step: Step) -> Lease | None:
     """The lease that is live by the record; None while pending, waiting or settled."""
-    return step.phase.lease if isinstance(step.phase, LIVE) else None
+    return None if type(step.phase) is Waiting else current_lease(step)

@@ -35,6 +35,8 @@ TIMERS_MAX = 1_000
 BUSY_RECORDS = 16
 """A turn of so many records is followed by a pause, so that the next is a batch again."""
 BUSY_PAUSE_SECONDS = 0.005
+FULL_RECORDS = 100
+"""A turn of so many is a batch by itself."""
 UNRECORDED_MAX = 1_000
 """So many commands without an entry are followed by one that records the offsets."""
 UNRECORDED_US = 5 * SECOND
@@ -193,7 +195,7 @@ class TermOfOffice:
                 if not self._owner.is_active:
                     await self._owner.wait_until_active()
                 busy = await self._turn()
-                if busy >= BUSY_RECORDS:
+                if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 elif not busy:
                     await self._wait()

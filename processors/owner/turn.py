@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from ledger.domain import bulk, runtimes
@@ -26,6 +26,7 @@ from ledger.domain.commands import (
 from ledger.domain.decide import Decided, cancel, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
+    AttemptFailed,
     CancelRequested,
     CommandDuplicated,
     CommandRejected,
@@ -33,8 +34,10 @@ from ledger.domain.events import (
     Event,
     InputQuarantined,
     JobRequested,
+    JobSucceeded,
     LeaseGranted,
     RequestForwarded,
+    TemplatePut,
 )
 from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
 from ledger.domain.partition import Partition, refusal_key
@@ -473,16 +476,22 @@ def _queue_of(asked: Asked, job_id: JobId | None) -> QueueName:
     return named or LEDGER_QUEUE
 
 
-LARGE_BYTES = 100_000
-EVENT_BYTES = 1_000
+LARGE_BYTES = 400_000
+EVENT_BYTES = 600
+"""What an event's record takes beside its payload or output, at most as a rule."""
+_TEXTS: dict[type, str] = {
+    JobRequested: "payload",
+    JobSucceeded: "output",
+    AttemptFailed: "details",
+    TemplatePut: "template",
+}
 
 
 def _is_large(events: tuple[Event, ...]) -> bool:
-    """Whether it is worth asking if the entry fits: a cheap estimate from above."""
-    texts = sum(
-        len(memoryview(raw))
-        for event in events
-        for name in ("payload", "output", "details", "template")
-        if (raw := getattr(event, name, None)) is not None and raw.__class__.__name__ == "Raw"
-    )
-    return len(events) * EVENT_BYTES + texts > LARGE_BYTES
+    """Whether it is worth asking if the entry fits: a cheap estimate, twice on the safe side."""
+    size = len(events) * EVENT_BYTES
+    for event in events:
+        name = _TEXTS.get(type(event))
+        if name is not None and isinstance(raw := getattr(event, name), Raw):
+            size += len(memoryview(raw))
+    return size > LARGE_BYTES

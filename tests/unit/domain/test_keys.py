@@ -268,6 +268,16 @@ def test_a_template_that_sees_another_key_in_it_does_not_make_it_another_command
     assert again.job_id == first.job_id
 
 
+def test_a_request_that_an_earlier_job_answered_is_answered_by_it_for_good() -> None:
+    told = given()
+    template(told, idempotency_seconds=1)
+    first = made(ask(told, "cmd-1"))
+    assert ask(told, "cmd-2") == Decided(job_id=first.job_id, deduplicated=True, replayed=True)
+    told.when(after(1)).then()
+    assert ask(told, "cmd-2") == Decided(job_id=first.job_id, deduplicated=True, replayed=True)
+    assert made(ask(told, "cmd-3")).job_id != first.job_id
+
+
 def test_two_jobs_of_one_key_in_one_millisecond_have_two_ids() -> None:
     told = given()
     template(told, idempotency_seconds=0)

@@ -189,7 +189,7 @@ def test_a_command_whose_entry_does_not_fit_is_refused_and_changes_nothing(owner
         if isinstance(e, LeaseGranted)
     ]
     owner.fits = lambda _: False
-    big = msgspec.Raw(b'"' + b"x" * 200_000 + b'"')
+    big = msgspec.Raw(b'"' + b"x" * 450_000 + b'"')
     turn = owner.does(SubmitResult(job_id, grant.fence, output=big), reply_to="0/me")
     [refused] = events_of(turn)
     assert isinstance(refused, CommandRejected)
