@@ -20,6 +20,7 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 
 from api.problems import Wrong, refused
+from ledger.domain.ids import INLINE_BYTES_MAX
 from ledger.domain.strict_json import (
     MalformedJson,
     UnsafeInteger,
@@ -36,8 +37,6 @@ S = TypeVar("S", bound=Struct)
 BODY_BYTES_MAX = COMMAND_BYTES_MAX
 BODY_SECONDS = 10.0
 """In which a whole body must have arrived."""
-INLINE_BYTES_MAX = 65_536
-"""Of a payload's or output's JSON in UTF-8, without insignificant blanks."""
 DETAILS_BYTES_MAX = 8_192
 QUERY_PARAMETERS_MAX = 100
 ERRORS_MAX = 20

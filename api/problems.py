@@ -38,7 +38,6 @@ _OF_RULES_TO_COME: dict[str, Known] = {
 
 _OF_THE_GATEWAY: dict[str, Known] = {
     "MALFORMED_JSON": Known(400, "the body is not strict JSON"),
-    "PAYLOAD_TOO_LARGE": Known(413, "larger than what may lie in the log"),
     "QUEUE_NOT_FOUND": Known(404, "no queue of that name was ever used"),
     "VIEW_BEHIND": Known(503, "the views have not come as far as the answer needs", 1),
     "COMMAND_NOT_FOUND": Known(404, "no command of that id within the last hour"),

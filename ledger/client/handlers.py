@@ -26,7 +26,6 @@ from ledger.client.job_context import (
 )
 from ledger.client.json_values import (
     DETAILS_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
     clean_text,
     hash_of,
     json_bytes,
@@ -40,6 +39,7 @@ from ledger.domain.commands import (
     ReportedResult,
     ReportedWait,
 )
+from ledger.domain.ids import INLINE_BYTES_MAX
 from ledger.domain.strict_json import MalformedJson, UnsafeInteger
 from ledger.log.crash_points import reach
 
@@ -317,8 +317,8 @@ def _result(held: Held, output: object) -> ReportedResult | ReportedFailure:
         output_hash = hash_of(output, data)
     except (MalformedJson, UnsafeInteger) as error:
         return _failure(held, INVALID_OUTPUT, f"the output is {error}", retryable=False)
-    if len(data) > PAYLOAD_BYTES_MAX:
-        message = f"the output takes {len(data)} bytes; {PAYLOAD_BYTES_MAX} fit"
+    if len(data) > INLINE_BYTES_MAX:
+        message = f"the output takes {len(data)} bytes; {INLINE_BYTES_MAX} fit"
         return _failure(held, PAYLOAD_TOO_LARGE, message, retryable=False)
     return ReportedResult(held.job_id, held.fence, Raw(data), None, output_hash)
 

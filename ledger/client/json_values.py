@@ -17,8 +17,6 @@ from ledger.domain.strict_json import (
     may_hold_unsafe_integer,
 )
 
-PAYLOAD_BYTES_MAX = 65_536
-"""Of a payload or an output in the log, as JSON in UTF-8."""
 DETAILS_BYTES_MAX = 8_192
 NULL = b"null"
 NULL_HASH = sha256(NULL).hexdigest()

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from ledger.client.clock import wall_clock
 from ledger.client.errors import Refused
-from ledger.client.json_values import PAYLOAD_BYTES_MAX, hash_of, json_bytes
+from ledger.client.json_values import hash_of, json_bytes
 from ledger.domain.commands import Asked, RequestJob
-from ledger.domain.ids import CommandId
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId
 from ledger.domain.rejections import Rejection
 from ledger.domain.strict_json import MalformedJson, UnsafeInteger
 from ledger.log.command_codec import Misshapen, Unreadable, command_from, routing_key
@@ -79,10 +79,10 @@ def checked_request(
     body = dict(fields)
     payload = body.pop("payload", {})
     data = _encoded(payload, command_id, "/payload")
-    if len(data) > PAYLOAD_BYTES_MAX:
+    if len(data) > INLINE_BYTES_MAX:
         raise Refused(
             PAYLOAD_TOO_LARGE,
-            f"the payload takes {len(data)} bytes; {PAYLOAD_BYTES_MAX} fit",
+            f"the payload takes {len(data)} bytes; {INLINE_BYTES_MAX} fit",
             command_id=command_id,
             pointer="/payload",
         )

@@ -13,7 +13,7 @@ from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import SECONDS_MAX, RequestJob, RerunJob, RetryAsk, Template
 from ledger.domain.events import JobRequested, Labels
 from ledger.domain.failures import Retry
-from ledger.domain.ids import Micros, QueueName, micros, micros_of, new_job_id
+from ledger.domain.ids import INLINE_BYTES_MAX, Micros, QueueName, micros, micros_of, new_job_id
 from ledger.domain.pointers import point
 from ledger.domain.rejections import Rejected, Rejection
 
@@ -211,6 +211,12 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
             return _invalid("/delay_seconds", "run_at and delay_seconds exclude each other")
         if micros_of(request.run_at) > at + AHEAD_US_MAX:
             return _invalid("/run_at", "more than ten years ahead")
+    if request.payload is not UNSET and len(request.payload) > INLINE_BYTES_MAX:
+        return Rejected(
+            Rejection.PAYLOAD_TOO_LARGE,
+            f"the payload has {len(request.payload)} bytes; {INLINE_BYTES_MAX} fit",
+            pointer="/payload",
+        )
     if by is None:
         return None
     for name, absent in _OPTIONAL:

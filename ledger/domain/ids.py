@@ -33,6 +33,9 @@ MAIN = StepName("main")
 LEDGER_QUEUE = QueueName("_ledger")
 """Reserved: holds what spans queues, such as bulk operations."""
 
+INLINE_BYTES_MAX = 65_536
+"""Of the JSON of a payload or output that lies in the log itself."""
+
 QUEUE_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_:.-]{0,99}$"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

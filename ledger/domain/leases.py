@@ -41,7 +41,16 @@ from ledger.domain.events import (
     WaitStarted,
 )
 from ledger.domain.failures import RELEASED, is_retryable
-from ledger.domain.ids import NO_SESSION, Fence, Micros, RuntimeId, Session, micros, rfc3339
+from ledger.domain.ids import (
+    INLINE_BYTES_MAX,
+    NO_SESSION,
+    Fence,
+    Micros,
+    RuntimeId,
+    Session,
+    micros,
+    rfc3339,
+)
 from ledger.domain.job import Job, Misfit, evolve, quoted_step, status
 from ledger.domain.progress import merged, progressed
 from ledger.domain.rejections import Rejected, Rejection
@@ -210,6 +219,14 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
         return step
     if word.output_ref is not None and word.output is not UNSET:
         return _invalid(job, "/output_ref", "output and output_ref exclude each other")
+    if word.output is not UNSET and len(word.output) > INLINE_BYTES_MAX:
+        return Rejected(
+            Rejection.PAYLOAD_TOO_LARGE,
+            f"the output has {len(word.output)} bytes; {INLINE_BYTES_MAX} fit",
+            job.id,
+            status(job),
+            "/output",
+        )
     done = JobSucceeded(
         job.id, step.name, word.fence, step.attempt, output_hash, word.output, word.output_ref
     )

@@ -28,6 +28,7 @@ class Rejection(StrEnum):
     QUEUE_FULL = "QUEUE_FULL"
     WRONG_PARTITION = "WRONG_PARTITION"
     COMMAND_EXPIRED = "COMMAND_EXPIRED"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     ENTRY_TOO_LARGE = "ENTRY_TOO_LARGE"
     OPERATION_NOT_FOUND = "OPERATION_NOT_FOUND"
     PRECONDITION_FAILED = "PRECONDITION_FAILED"
@@ -50,6 +51,7 @@ STATUS: dict[Rejection, int] = {
     Rejection.QUEUE_FULL: 429,
     Rejection.WRONG_PARTITION: 422,
     Rejection.COMMAND_EXPIRED: 422,
+    Rejection.PAYLOAD_TOO_LARGE: 413,
     Rejection.ENTRY_TOO_LARGE: 413,
     Rejection.OPERATION_NOT_FOUND: 404,
     Rejection.PRECONDITION_FAILED: 412,
@@ -73,6 +75,7 @@ WHEN: dict[Rejection, str] = {
     Rejection.QUEUE_FULL: "the partition or queue holds as much as it may",
     Rejection.WRONG_PARTITION: "the command lies in another partition than its queue's",
     Rejection.COMMAND_EXPIRED: "older than the window in which its id or key is remembered",
+    Rejection.PAYLOAD_TOO_LARGE: "a payload or output is larger than what may lie in the log",
     Rejection.ENTRY_TOO_LARGE: "what the command would record does not fit one entry",
     Rejection.OPERATION_NOT_FOUND: "the ledger knows no operation of that id",
     Rejection.PRECONDITION_FAILED: "If-Match names another version than the job has",

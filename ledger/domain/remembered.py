@@ -17,6 +17,7 @@ from ledger.domain.events import (
     Event,
     JobRequested,
     LeaseGranted,
+    LeasesExtended,
     TemplatePut,
 )
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
@@ -225,6 +226,8 @@ def _keyed_outcome(command_id: str, events: tuple[Event, ...], at: Micros) -> Ou
                 return Outcome(content, at, operation_id=event.operation_id)
             case CommandDuplicated():
                 return Outcome(content, at, event.job_id)
+            case LeasesExtended(leases=(extension, *_)):
+                return Outcome(content, at, extension.job_id)
             case _ if isinstance(event, JOB_EVENTS):
                 return Outcome(content, at, event.job_id, _grants(events))
             case _:

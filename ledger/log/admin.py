@@ -93,10 +93,13 @@ class Admin:
                     raise LogUnavailable(f"the broker does not set {name}: {said}")
         try:
             async with asyncio.timeout(self._connection.bounds.admin_seconds):
-                while not settings.items() <= (await self._settings([name]))[name].items():
+                while not await self._has(name, settings):  # noqa: ASYNC110 - the broker tells nobody
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError as error:
             raise LogUnavailable(f"{name} does not take its settings over") from error
+
+    async def _has(self, name: str, settings: Mapping[str, str]) -> bool:
+        return settings.items() <= (await self._settings([name]))[name].items()
 
     async def wait_for_leaders(self, name: str) -> None:
         """Until every partition can be written to: the first append to a new topic would fail."""

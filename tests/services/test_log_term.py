@@ -442,10 +442,14 @@ async def test_a_batch_that_the_broker_refuses_is_no_unknown(owners: Owners) -> 
         await admin.set(owners.topics.events, {"max.message.bytes": "1000"})
     noise = "".join(sha256(bytes([each])).hexdigest() for each in range(100))  # Packs badly.
     [entry] = owners.entries(term, 1)
-    with pytest.raises(AppendRefused):
+
+    async def append_on() -> None:
         # A broker's log takes a setting over a moment after the broker tells it.
         for number in range(1, 200):
             await term.append([Entry(number, entry.at, 0, 0, facts(1, noise))])
+
+    with pytest.raises(AppendRefused):
+        await append_on()
     assert term.ended
 
 

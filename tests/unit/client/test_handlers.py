@@ -17,7 +17,7 @@ from ledger.client.job_context import (
     JobCancelled,
     JobFailure,
 )
-from ledger.client.json_values import NULL_HASH, PAYLOAD_BYTES_MAX
+from ledger.client.json_values import NULL_HASH
 from ledger.client.runtime_session import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
@@ -28,6 +28,7 @@ from ledger.domain.commands import (
     ReportedResult,
     ReportedWait,
 )
+from ledger.domain.ids import INLINE_BYTES_MAX
 from tests.unit.client.scripted_owner import World
 
 PATIENCE_SECONDS = 10.0
@@ -123,8 +124,8 @@ async def test_an_output_that_is_no_strict_json_fails_for_good(
 
 
 async def test_an_output_beyond_64_kib_fails_for_good(desks: Desks) -> None:
-    assert isinstance(await output_of(desks, "x" * (PAYLOAD_BYTES_MAX - 2)), ReportedResult)
-    word = await output_of(desks, "x" * (PAYLOAD_BYTES_MAX - 1))
+    assert isinstance(await output_of(desks, "x" * (INLINE_BYTES_MAX - 2)), ReportedResult)
+    word = await output_of(desks, "x" * (INLINE_BYTES_MAX - 1))
     assert isinstance(word, ReportedFailure)
     assert (word.code, word.retryable) == (PAYLOAD_TOO_LARGE, False)
 

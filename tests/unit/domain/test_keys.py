@@ -18,7 +18,9 @@ from tests.support.builders import (
     JOB,
     QUEUE,
     cancel,
+    extended,
     fail,
+    heartbeat,
     job_id,
     keyed,
     leased,
@@ -302,6 +304,14 @@ def test_a_keyed_write_has_the_same_answer_again() -> None:
     assert again.replayed
     assert [grant.fence for grant in again.grants] == [1]
     assert ended.when(result(), keyed("result", "a")).decided().replayed
+
+
+def test_a_keyed_heartbeat_still_speaks_of_its_job() -> None:
+    told = given(requested(), leased(), started(), after(20))
+    told.when(heartbeat(), keyed("beat", "a")).then(extended())
+    assert told.when(heartbeat(), keyed("beat", "a")).decided() == Decided(
+        job_id=JOB, replayed=True
+    )
 
 
 def test_the_answer_stays_however_often_it_is_asked_for() -> None:

@@ -338,3 +338,40 @@ def test_a_cancel_that_is_asked_twice_is_recorded_once(owner: Owner) -> None:
     first = events_of(owner.does(CancelJob(job_id, "stop")))
     again = events_of(owner.does(CancelJob(job_id, "stop")))
     assert [type(e).__name__ for e in (*first, *again)] == ["CancelRequested", "CommandDuplicated"]
+
+
+@pytest.mark.parametrize(("size", "code"), [(65_536, None), (65_537, "PAYLOAD_TOO_LARGE")])
+def test_a_payload_above_64_kib_does_not_enter_the_log(
+    owner: Owner, size: int, code: str | None
+) -> None:
+    payload = msgspec.Raw(b'"' + b"x" * (size - 2) + b'"')
+    turn = owner.does(RequestJob(type="sum", payload=payload), reply_to="0/me")
+    assert [w.reply.code for w in turn.effects.replies] == [code]
+
+
+def test_an_output_above_64_kib_does_not_enter_the_log(owner: Owner) -> None:
+    [job_id] = owner.submit()
+    turn = owner.does(LockJob(job_id, RuntimeId("r")))
+    [grant] = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
+    output = msgspec.Raw(b'"' + b"x" * 70_000 + b'"')
+    turn = owner.does(SubmitResult(job_id, grant.fence, output=output), reply_to="0/me")
+    assert [w.reply.code for w in turn.effects.replies] == ["PAYLOAD_TOO_LARGE"]
+
+
+def test_a_cancel_is_told_to_the_runtime_at_once(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    [job_id] = owner.submit()
+    turn = owner.does(CancelJob(job_id, "stop"))
+    assert turn.effects.cancels == [job_id]
+
+
+def test_a_session_that_was_taken_for_silent_counts_on_from_what_it_received(owner: Owner) -> None:
+    owner.does(beat(1, slots=1))
+    owner.submit()
+    owner.at = Micros(owner.at + 60 * SECOND)
+    silent = owner.turn()
+    silent.silences()
+    assert owner.partition.queue(QUEUE).sessions == {}
+    owner.does(beat(2, slots=1, received=1))
+    turn = owner.does(RequestJob(type="sum"))
+    assert [e.number for e in events_of(turn) if isinstance(e, LeaseGranted)] == [2]
