@@ -182,21 +182,17 @@ def test_every_refused_command_is_answered_even_where_it_is_only_counted(owner: 
 
 
 def test_a_command_whose_entry_does_not_fit_is_refused_and_changes_nothing(owner: Owner) -> None:
-    [job_id] = owner.submit()
-    [grant] = [
-        e
-        for e in events_of(owner.does(LockJob(job_id, RuntimeId("r"))))
-        if isinstance(e, LeaseGranted)
-    ]
+    owner.does(beat(1, slots=8))
+    turn = owner.does(*(RequestJob(type="sum") for _ in range(8)))
+    grants = [e for e in events_of(turn) if isinstance(e, LeaseGranted)]
     owner.fits = lambda _: False
-    big = msgspec.Raw(b'"' + b"x" * 450_000 + b'"')
-    turn = owner.does(SubmitResult(job_id, grant.fence, output=big), reply_to="0/me")
+    big = msgspec.Raw(b'"' + b"x" * 60_000 + b'"')
+    words = tuple(ReportedResult(g.job_id, g.fence, output=big) for g in grants)
+    turn = owner.does(Report(RuntimeId("r1"), Session("s1"), QUEUE, words), reply_to="0/me")
     [refused] = events_of(turn)
     assert isinstance(refused, CommandRejected)
     assert refused.code == "ENTRY_TOO_LARGE"
-    job = owner.partition.job(job_id)
-    assert job is not None
-    assert status(job) is Status.LEASED
+    assert {status(job) for job in owner.partition.jobs.values()} == {Status.LEASED}
 
 
 # --- Assigning -----------------------------------------------------------------------------------
