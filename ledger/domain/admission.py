@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ledger.domain import bulk
 from ledger.domain.commands import Asked, RequestJob, RerunJob
-from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve
+from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve, too_large
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import Event, JobCancelled, JobRequested, decoded
 from ledger.domain.ids import SECOND, Micros, new_job_id
@@ -84,7 +84,7 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return expired
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
-    if refused := _closed(newest) or _full(partition):
+    if refused := _closed(newest) or _full(partition) or too_large(command.payload):
         return refused
     order = partition.next_order(at)
     event = rerun(original, command, seed=asked.command_id, at=at, order=order)

@@ -211,12 +211,8 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
             return _invalid("/delay_seconds", "run_at and delay_seconds exclude each other")
         if micros_of(request.run_at) > at + AHEAD_US_MAX:
             return _invalid("/run_at", "more than ten years ahead")
-    if request.payload is not UNSET and len(request.payload) > INLINE_BYTES_MAX:
-        return Rejected(
-            Rejection.PAYLOAD_TOO_LARGE,
-            f"the payload has {len(request.payload)} bytes; {INLINE_BYTES_MAX} fit",
-            pointer="/payload",
-        )
+    if large := too_large(request.payload):
+        return large
     if by is None:
         return None
     for name, absent in _OPTIONAL:
@@ -225,6 +221,16 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
                 f"/{name}", f"the template {request.type} does not let it be overridden"
             )
     return None
+
+
+def too_large(payload: Raw | UnsetType) -> Rejected | None:
+    if payload is UNSET or len(payload) <= INLINE_BYTES_MAX:
+        return None
+    return Rejected(
+        Rejection.PAYLOAD_TOO_LARGE,
+        f"the payload has {len(payload)} bytes; {INLINE_BYTES_MAX} fit",
+        pointer="/payload",
+    )
 
 
 def _invalid(pointer: str, detail: str) -> Rejected:

@@ -62,6 +62,9 @@ RELEASES_MAX = 100
 EXTENSIONS_MAX = 5
 """An HTTP heartbeat is recorded at most this often within the length of a lease."""
 
+DETAILS_BYTES_MAX = 8_192
+"""Of the JSON that says more of a failure."""
+
 Events = tuple[JobEvent, ...]
 NOTHING_NEW: Events = ()
 Decision = Events | Rejected
@@ -248,6 +251,8 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
     step = _current(job, word.fence)
     if type(step) is Rejected:
         return step
+    if word.details is not UNSET and len(word.details) > DETAILS_BYTES_MAX:
+        return _invalid(job, "/details", f"longer than {DETAILS_BYTES_MAX} bytes")
     retryable = is_retryable(job.request.retry, word.code, word.retryable)
     failed = AttemptFailed(
         job.id,

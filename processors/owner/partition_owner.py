@@ -7,12 +7,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
 from ledger.domain.commands import Report
 from ledger.domain.entries import Proven
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName
+from ledger.domain.job import Job
 from ledger.domain.partition import Partition
 from ledger.log.crash_points import reach
 from ledger.log.effective import Effective
@@ -161,6 +163,15 @@ class PartitionOwner:
         return self._active.is_set()
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A turn with what is released once its entries stand."""
+
+    turn: Turn
+    batches: Batches
+    touched: dict[JobId, Job]
+
+
 class TermOfOffice:
     """What happens between a take-over and its end: turns."""
 
@@ -183,6 +194,8 @@ class TermOfOffice:
         """(when it was asked, end of the commands then): timers due before it may fire once the
         commands are read up to there."""
         self._sending: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
+        """The turn before: its append, its proof. The next one is decided meanwhile."""
         self._opening: set[QueueName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._owed = Effects()
@@ -198,11 +211,13 @@ class TermOfOffice:
                 if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 elif not busy:
+                    await self._settle()
                     await self._wait()
         finally:
-            for task in [*self._tasks, *([self._sending] if self._sending else [])]:
+            under_way = [task for task in (self._sending, self._settling) if task is not None]
+            for task in (*self._tasks, *under_way):
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, *under_way, return_exceptions=True)
 
     async def _announce(self) -> None:
         """Tell runtimes and gateways that their owner is new, and other partitions what is owed."""
@@ -238,12 +253,27 @@ class TermOfOffice:
             return len(commands) + len(requests) + fired
         reach("owner.after_decide")
         self._add_owed(turn.effects)
-        positions = await self._prove(turn)
-        reach("owner.before_effects")
-        await self._send(turn, positions)
-        reach("owner.after_effects")
+        decided = Decided(
+            turn, self._release.records(turn.effects, turn.at), self._partition.drain_touched()
+        )
+        await self._settle()
+        self._settling = asyncio.create_task(self._finish(decided))
+        if not turn.entries:
+            await self._settle()
         self._owner.turns += 1
         return len(commands) + len(requests) + fired + len(turn.entries)
+
+    async def _settle(self) -> None:
+        """Wait for the turn before this one to stand, and raise what ended it instead."""
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            await settling
+
+    async def _finish(self, decided: Decided) -> None:
+        positions = await self._prove(decided.turn, decided.touched)
+        reach("owner.before_effects")
+        await self._send(decided, positions)
+        reach("owner.after_effects")
 
     def _has_work(self, *reads: object) -> bool:
         return any(reads) or self._asked is not None or bool(self._partition.bulk_parts)
@@ -288,9 +318,9 @@ class TermOfOffice:
         return self._clock.read(self._term.appended_at)
 
     # --- Append and prove ------------------------------------------------------------------------
-    async def _prove(self, turn: Turn) -> dict[int, int]:
+    async def _prove(self, turn: Turn, touched: dict[JobId, Job]) -> dict[int, int]:
         """The last offset of each entry, once they stand. Answers without an entry need the proof
-        that nobody took over since their command was read."""
+        that nobody took over since their command was read (and nothing is decided meanwhile)."""
         if not turn.entries:
             end = await self._seams.offsets.end(self._seams.topics.events, self._owner.number)
             if end == self._term.end:
@@ -299,17 +329,18 @@ class TermOfOffice:
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
         reach("owner.after_append")
-        self._unrecorded = 0
         self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
-        self._seams.feed.offer(self._owner.number, before, proven, self._partition.drain_touched())
+        self._seams.feed.offer(self._owner.number, before, proven, touched)
         return {one.entry.number: one.last_offset for one in proven}
 
     async def _tick(self) -> None:
         """An entry that only tells the time: after a long silence the clock may not run ahead of
         what the broker has confirmed."""
+        await self._settle()
         turn = self._new_turn()
         turn.consumed(self._unrecorded)
-        await self._prove(turn)
+        self._unrecorded = 0
+        await self._prove(turn, self._partition.drain_touched())
 
     def _count_unrecorded(self, turn: Turn) -> None:
         if turn.entries:
@@ -323,14 +354,15 @@ class TermOfOffice:
             turn.consumed(self._unrecorded)
 
     # --- Effects ---------------------------------------------------------------------------------
-    async def _send(self, turn: Turn, positions: dict[int, int]) -> None:
+    async def _send(self, decided: Decided, positions: dict[int, int]) -> None:
         """In order, one batch of effects under way at a time; they may be lost, never wrong."""
-        batches = self._release.records(turn.effects, positions, self._term.end - 1, turn.at)
+        batches, effects = decided.batches, decided.turn.effects
+        self._release.add_replies(batches, effects, positions, self._term.end - 1)
         if not batches:
             return
         if self._sending is not None:
             await asyncio.wait([self._sending])
-        self._sending = asyncio.create_task(self._send_all(batches, turn.effects))
+        self._sending = asyncio.create_task(self._send_all(batches, effects))
 
     async def _send_all(self, batches: Batches, effects: Effects) -> None:
         try:

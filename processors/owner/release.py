@@ -72,11 +72,10 @@ class Release:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def records(
-        self, effects: Effects, positions: dict[int, int], proven: int, at: Micros
-    ) -> Batches:
+    def add_replies(
+        self, batches: Batches, effects: Effects, positions: dict[int, int], proven: int
+    ) -> None:
         """`positions`: last offset by entry number; `proven`: of the last proven record."""
-        batches: Batches = defaultdict(list)
         number = self._partition.number
         for waiting in effects.replies:
             offset = positions.get(waiting.entry, proven)
@@ -87,6 +86,11 @@ class Release:
                 continue  # Nobody can be there: the address is none.
             if target < REPLIES_PARTITIONS:
                 batches[self._seams.topics.replies, target].append(record)
+
+    def records(self, effects: Effects, at: Micros) -> Batches:
+        """All but the replies, from the partition as the turn left it: the next one may not have
+        been decided on it yet, for what that says is not proven."""
+        batches: Batches = defaultdict(list)
         for (queue, runtime_id), grants in effects.assignments.items():
             credit = self._offers.heard(queue, RuntimeId(runtime_id))
             if credit is not None:

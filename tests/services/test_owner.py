@@ -98,7 +98,7 @@ async def test_of_twenty_who_lock_one_job_one_wins(ledger: Ledger, client: Clien
 async def test_a_claim_waits_for_a_job(ledger: Ledger, client: Client) -> None:
     async with ledger.owner():
         claim = Claim(RUNTIME, (QueueName("default"),), ("sum",), wait_seconds=20)
-        waiting = asyncio.create_task(client.ask(claim, count=2))
+        waiting = asyncio.create_task(client.ask(claim))
         job_id = job_id_of(await client.ask(RequestJob(type="sum")))
         reply = await waiting
     assert reply.data is not None
@@ -156,7 +156,7 @@ async def test_an_attempt_whose_runtime_is_gone_expires_and_another_finishes_it(
         job_id = job_id_of(await client.ask(RequestJob(type="sum", lease_seconds=1, retry=retry)))
         lost = await client.ask(LockJob(job_id, RUNTIME))
         claim = Claim(RuntimeId("r2"), (QueueName("default"),), ("sum",), wait_seconds=20)
-        taken = await client.ask(claim, count=2)
+        taken = await client.ask(claim)
         assert taken.data is not None
         fence = Fence(msgspec.json.decode(taken.data)["items"][0]["fence"])
         assert fence > fence_of(lost)

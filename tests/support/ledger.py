@@ -70,15 +70,15 @@ class Client:
         for command in commands:
             await self._append(command, f"t-{uuid4()}", "")
 
-    async def ask(self, command: Command, *, command_id: str = "", count: int = 1) -> Reply:
-        """The owner's answer; the last one if `count` are expected (a parked claim has two)."""
+    async def ask(self, command: Command, *, command_id: str = "") -> Reply:
+        """The owner's answer; of a claim that was parked, the one after that."""
         command_id = command_id or f"t-{uuid4()}"
         answers = self._waiting[command_id] = asyncio.Queue()
         await self._append(command, command_id, f"{REPLIES}/test")
         async with asyncio.timeout(PATIENCE_SECONDS):
-            for _ in range(count - 1):
-                await answers.get()
-            return await answers.get()
+            while (reply := await answers.get()).outcome == "parked":
+                pass
+            return reply
 
     async def _append(self, command: Command, command_id: str, reply_to: str) -> None:
         record = command_record(

@@ -128,7 +128,7 @@ class Owner:
         if self._wire.hits(0.01):  # It dies between the append and its effects.
             self.away_until = now + self._wire.chance.uniform(0, 1.5)
             return self.began(now)
-        return self._mail(self._release.records(turn.effects, {}, 0, at))
+        return self._mail(self._release.records(turn.effects, at))
 
     def _mail(
         self, batches: dict[tuple[str, int], list[Outgoing]]

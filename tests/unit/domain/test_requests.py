@@ -11,7 +11,7 @@ from msgspec import Raw
 from ledger.domain.commands import CancelPolicy, Claim, PutTemplate, RetryAsk, Template
 from ledger.domain.events import JobRequested, Ref
 from ledger.domain.failures import START_TIMEOUT, Retry
-from ledger.domain.ids import SECOND, QueueName, queue_of
+from ledger.domain.ids import INLINE_BYTES_MAX, SECOND, QueueName, queue_of
 from ledger.domain.job import status
 from ledger.domain.partition import Bounds
 from ledger.domain.rejections import Rejection
@@ -285,6 +285,14 @@ def test_a_cancel_ends_it_too() -> None:
     asked = given(requested(start_timeout_us=10 * SECOND), leased(), cancel_asked())
     asked.when(after(29)).then()
     asked.when(after(1)).then(cancelled("grace_ended"))
+
+
+# --- Size ----------------------------------------------------------------------------------------
+def test_a_payload_of_64_kib_fits_and_not_a_byte_more() -> None:
+    most = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
+    assert made(given(), payload=most).payload == Raw(most)
+    told = given().when(request(most + b" ")).then(Rejection.PAYLOAD_TOO_LARGE)
+    assert told.refusal.pointer == "/payload"
 
 
 # --- Room ----------------------------------------------------------------------------------------

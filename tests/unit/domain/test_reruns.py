@@ -11,7 +11,7 @@ from msgspec import Raw
 from ledger.domain.commands import Asked, PutTemplate, RerunJob, Template
 from ledger.domain.decide import Decided
 from ledger.domain.events import JobRequested, Ref
-from ledger.domain.ids import CommandId, JobId, Micros
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, JobId, Micros
 from ledger.domain.partition import Bounds
 from ledger.domain.rejections import Rejection
 from tests.support.builders import (
@@ -141,6 +141,11 @@ def test_a_full_partition_or_a_disabled_template_takes_no_rerun_either() -> None
     disabled = given(*FAILED)
     disabled.when(PutTemplate(QUEUE, "report", Template(enabled=False))).decided()
     disabled.when(RerunJob(JOB)).then(Rejection.TEMPLATE_DISABLED)
+
+
+def test_nor_a_payload_that_is_too_large() -> None:
+    large = Raw(b'"' + b"x" * INLINE_BYTES_MAX + b'"')
+    given(*FAILED).when(RerunJob(JOB, large)).then(Rejection.PAYLOAD_TOO_LARGE)
 
 
 # --- Of a job that the owner has forgotten -------------------------------------------------------

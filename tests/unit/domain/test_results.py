@@ -9,7 +9,7 @@ from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import SubmitResult
 from ledger.domain.events import JobSucceeded, Ref
 from ledger.domain.failures import LEASE_EXPIRED
-from ledger.domain.ids import Fence
+from ledger.domain.ids import INLINE_BYTES_MAX, Fence
 from ledger.domain.job import status
 from ledger.domain.rejections import Rejection
 from tests.support.builders import (
@@ -128,3 +128,10 @@ def test_an_integer_without_canonical_form_is_an_error_with_its_place() -> None:
     told = given(*RUNNING).when(result(Raw(b'{"n":[1,9007199254740993]}')))
     refused = told.then(Rejection.VALIDATION_FAILED).refusal
     assert refused.pointer == "/output/n/1"
+
+
+def test_an_output_of_64_kib_fits_and_not_a_byte_more() -> None:
+    most = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
+    given(*RUNNING).when(result(Raw(most))).decided()
+    told = given(*RUNNING).when(result(Raw(most + b" "))).then(Rejection.PAYLOAD_TOO_LARGE)
+    assert (told.refusal.pointer, told.refusal.job_status) == ("/output", "running")

@@ -94,6 +94,13 @@ def test_details_are_kept() -> None:
     told.then(failed(details=Raw(b'{"line":3}')), retried(1))
 
 
+def test_details_have_8_kib() -> None:
+    most = b'"' + b"x" * 8_190 + b'"'
+    given(requested(), leased()).when(fail(details=Raw(most))).decided()
+    told = given(requested(), leased()).when(fail(details=Raw(most + b" ")))
+    assert told.then(Rejection.VALIDATION_FAILED).refusal.pointer == "/details"
+
+
 @pytest.mark.rule("S1.5")
 def test_three_retries_are_four_attempts() -> None:
     told = given(requested(retry=SECONDLY))
