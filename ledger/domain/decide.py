@@ -172,7 +172,7 @@ def defer(partition: Partition, command: Command, at: Micros) -> None:
             partition.defer(command.job_id, command.fence, command.progress, at)
         case Beat():
             for held in command.leases:
-                if held.progress is not None:
+                if held.progress is not None and runtimes.holding(partition, command, held):
                     partition.defer(held.job_id, held.fence, held.progress, at)
         case Report() if command.beat is not None:
             defer(partition, command.beat, at)

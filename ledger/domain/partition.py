@@ -46,7 +46,7 @@ from ledger.domain.remembered import ClosedJobs, KeyHolder, Keys, Outcomes
 from ledger.domain.remembered import Outcome as Outcome
 from ledger.domain.remembered import identity_of as identity_of
 from ledger.domain.sizes import size_of, size_of_said
-from ledger.domain.steps import Pending, held_lease
+from ledger.domain.steps import Pending
 from ledger.domain.timers import Timers
 
 _JOB_KINDS = frozenset(JOB_EVENTS)
@@ -393,9 +393,3 @@ def refusal_key(event: CommandRejected) -> tuple[str, ...]:
     if event.job_id is None and event.runtime_id is None:
         return (event.command_type, event.code, event.command_id)
     return (event.command_type, event.code, event.job_id or "", event.runtime_id or "")
-
-
-def live_leases(partition: Partition) -> int:
-    return sum(
-        1 for job in partition.jobs.values() for step in job.steps if held_lease(step) is not None
-    )

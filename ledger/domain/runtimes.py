@@ -30,7 +30,7 @@ from ledger.domain.job import Cancel, Job, quoted_step
 from ledger.domain.partition import Partition
 from ledger.domain.progress import merged, progressed
 from ledger.domain.queues import RuntimeSession
-from ledger.domain.steps import Lease, Pending, Step, held_lease
+from ledger.domain.steps import Lease, Pending, Step, current_lease, held_lease
 
 GRANTS_MAX = 500
 """Leases in one entry, at most: so that an entry stays far below half a batch."""
@@ -63,13 +63,11 @@ def beat(
     moved: list[Extension] = []
     passed = set(settled)
     for held in command.leases:
-        job = partition.jobs.get(held.job_id)
-        step = quoted_step(job, held.fence) if job else None
-        if job is None or step is None or held.job_id in passed:
+        found = None if held.job_id in passed else holding(partition, command, held)
+        if found is None:
             continue
-        if job.request.queue != command.queue or not _is_its(step, command):
-            continue
-        passed.add(held.job_id)
+        job, step = found
+        passed.add(job.id)
         if held.progress is not None:
             said = merged(partition.deferred_word(job.id), held.progress)
             events += leases.started(job, step, at)
@@ -82,13 +80,16 @@ def beat(
     return tuple(events)
 
 
-def _is_its(step: Step, command: Beat) -> bool:
-    """Only the holder may extend a lease, whoever else knows its fence."""
-    lease = held_lease(step)
-    return lease is None or (lease.runtime_id, lease.session) == (
-        command.runtime_id,
-        command.session,
-    )
+def holding(partition: Partition, command: Beat, held: HeldLease) -> tuple[Job, Step] | None:
+    """What a runtime says that it holds, if so it is: only the holder may extend a lease or say how
+    far it is, whoever else knows the fence."""
+    job = partition.jobs.get(held.job_id)
+    step = quoted_step(job, held.fence) if job is not None else None
+    lease = current_lease(step) if step is not None else None
+    if job is None or step is None or lease is None or job.request.queue != command.queue:
+        return None
+    its = lease.runtime_id == command.runtime_id and lease.session == command.session
+    return (job, step) if its else None
 
 
 def _session(partition: Partition, command: Beat) -> tuple[Event, ...]:

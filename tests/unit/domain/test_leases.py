@@ -286,3 +286,17 @@ def test_a_wait_that_is_not_completed_in_time_expires_the_attempt() -> None:
     waiting = given(requested(), leased(), started(), gave_up(wait=600))
     waiting.when(after(599)).then()
     waiting.when(after(1)).then(expired(WAIT_TIMEOUT), retried(1))
+
+
+def test_a_new_owner_gives_a_wait_a_full_length_of_a_lease() -> None:
+    waiting = given(requested(), leased(), started(), gave_up(wait=600), after(599))
+    waiting.owner.take_over()
+    waiting.when(after(59)).then()
+    waiting.when(after(1)).then(expired(WAIT_TIMEOUT), retried(1))
+
+
+def test_a_wait_that_has_longer_to_go_is_not_moved_by_a_new_owner() -> None:
+    waiting = given(requested(), leased(), started(), gave_up(wait=600), after(100))
+    waiting.owner.take_over()
+    waiting.when(after(499)).then()
+    waiting.when(after(1)).then(expired(WAIT_TIMEOUT), retried(1))

@@ -13,6 +13,7 @@ from ledger.domain.job import Job
 from ledger.domain.progress import merged
 from tests.support.builders import (
     ADA,
+    BOB,
     JOB,
     QUEUE,
     expired,
@@ -147,6 +148,14 @@ def test_a_beat_carries_it_for_each_lease() -> None:
     told.owner.clock.pass_seconds(0.5)
     told.when(beat(2, 6)).then()
     told.when(after(0.5)).then(progressed(6))
+
+
+def test_only_the_holders_beat_says_how_far_it_is() -> None:
+    history = requested(), runtime_started(), leased(session="s1", number=1), started()
+    held = (HeldLease(JOB, Fence(1), ProgressSaid(50)),)
+    told = given(*history, runtime_started(BOB), progressed(5), after(0.5))
+    told.when(Beat(BOB, Session("s1"), QUEUE, 1, ("report",), leases=held)).then()
+    told.when(after(5)).then()
 
 
 def test_a_lapse_comes_before_a_word_that_waits() -> None:
