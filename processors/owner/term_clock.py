@@ -16,7 +16,7 @@ class TermClock:
     """Moves with the monotonic clock from max(wall clock, last instant of the history): it never
     jumps, never goes back. `wall` and `monotonic` give microseconds."""
 
-    __slots__ = ("_at", "_measured", "_monotonic", "_wall")
+    __slots__ = ("_at", "_measured", "_monotonic", "_said", "_wall")
 
     def __init__(
         self, wall: Callable[[], int], monotonic: Callable[[], int], *, last: Micros
@@ -25,6 +25,8 @@ class TermClock:
         self._monotonic = monotonic
         self._measured = monotonic()
         self._at = max(wall(), last)
+        """Runs on by itself, also while what is said has to wait for the broker."""
+        self._said = int(last)
 
     def read(self, appended_at: Micros) -> Micros:
         """Now, given the broker's clock at the newest append. Call it once a turn."""
@@ -33,9 +35,9 @@ class TermClock:
         self._measured = measured
         away = self._wall() - (self._at + passed)
         moved = passed + max(-passed // SLEW, min(passed // SLEW, away))
-        ahead = min(self._at + max(moved, 1), appended_at + AHEAD_MAX)
-        self._at = max(self._at, ahead)
-        return Micros(self._at)
+        self._at += max(moved, 1)
+        self._said = max(self._said, min(self._at, appended_at + AHEAD_MAX))
+        return Micros(self._said)
 
     def outruns(self, appended_at: Micros) -> bool:
         """Whether the broker has not confirmed the time for so long that the clock has to wait: an
