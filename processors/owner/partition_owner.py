@@ -44,6 +44,7 @@ UNRECORDED_MAX = 1_000
 UNRECORDED_US = 5 * SECOND
 SILENCE_US = SECOND
 """How often the sessions of runtimes are looked over."""
+NEVER = Micros(1 << 62)
 IDLE_SECONDS = 1.0
 """The longest wait for something to arrive."""
 FENCED_PAUSES = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
@@ -241,7 +242,9 @@ class TermOfOffice:
         reach("owner.after_poll")
         read_commands = await read_inputs(seams, number, commands) if commands else []
         read_requests = await read_inputs(seams, number, requests) if requests else []
-        if self._clock.outruns(self._term.appended_at) and self._has_work(commands, requests):
+        if self._clock.outruns(self._term.appended_at) and (
+            commands or requests or self._soonest_due() <= self._clock.running()
+        ):
             await self._tick()
         turn = self._new_turn()
         fired = self._decide(turn, read_commands, read_requests)
@@ -274,9 +277,6 @@ class TermOfOffice:
         reach("owner.before_effects")
         await self._send(decided, positions)
         reach("owner.after_effects")
-
-    def _has_work(self, *reads: object) -> bool:
-        return any(reads) or self._asked is not None or bool(self._partition.bulk_parts)
 
     def _new_turn(self) -> Turn:
         return Turn(
@@ -427,11 +427,15 @@ class TermOfOffice:
 
     def _patience(self) -> float:
         """Seconds until the next thing falls due, at most IDLE_SECONDS."""
-        now = self._now()
+        left = (self._soonest_due() - self._clock.running()) / SECOND
+        return min(IDLE_SECONDS, max(0.001, left))
+
+    def _soonest_due(self) -> Micros:
         dues = [self._partition.timers.next_due(), self._offers.next_end()]
         if self._unrecorded:
             dues.append(Micros(self._unrecorded_since + UNRECORDED_US))
         if any(queue.sessions for queue in self._partition.queues.values()):
             dues.append(self._silence_at)
-        soonest = min((due - now for due in dues if due is not None), default=SECOND)
-        return min(IDLE_SECONDS, max(0.001, soonest / SECOND))
+        if self._asked is not None or self._partition.bulk_parts:
+            dues.append(self._clock.running())
+        return min((due for due in dues if due is not None), default=NEVER)

@@ -39,8 +39,11 @@ class TermClock:
         self._said = max(self._said, min(self._at, appended_at + AHEAD_MAX))
         return Micros(self._said)
 
+    def running(self) -> Micros:
+        """What it would say if the broker had confirmed it: to know when to ask for that."""
+        return Micros(self._at + max(0, self._monotonic() - self._measured))
+
     def outruns(self, appended_at: Micros) -> bool:
         """Whether the broker has not confirmed the time for so long that the clock has to wait: an
         append, of whatever, sets it free."""
-        passed = max(0, self._monotonic() - self._measured)
-        return self._at + passed > appended_at + AHEAD_MAX
+        return self.running() > appended_at + AHEAD_MAX
