@@ -176,6 +176,7 @@ class Turn:
             code=refused.code,
             detail=refused.detail[:2048],
             job_id=found.job_id,
+            pointer=refused.pointer,
         )
         awaited = bool(found.reply_to)
         cause = cause_of(found.command_id, awaited=awaited)
@@ -204,7 +205,7 @@ class Turn:
         asked for after it. How many jobs were looked at."""
         fallen = self.partition.due(asked_at, many)
         for job in fallen:
-            events = due(self.partition, job, asked_at)
+            events = due(self.partition, job, asked_at, self.at)
             self.partition.deferred.pop(job.id, None)
             if events:
                 self._append(events, TIMER, OWNER)
@@ -451,6 +452,8 @@ class Turn:
             command_type=command.TYPE,
             code=refused.code,
             detail=refused.detail[:2048],
+            job_status=refused.job_status,
+            pointer=refused.pointer,
             job_id=job_id if not isinstance(command, RequestJob) else None,
             runtime_id=getattr(command, "runtime_id", None),
         )
