@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import pytest
 
 from tests.support import services as backends
 from tests.support.services import Services
+
+
+def pytest_configure() -> None:
+    """A shell lets what it runs in the background ignore SIGINT, and children inherit that; tests
+    press Ctrl-C on processes of theirs all the same."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
