@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
 from ledger.domain.commands import Asked, Beat, Claim
@@ -101,9 +99,6 @@ class Offers:
 
     def heard(self, queue: QueueName, runtime_id: RuntimeId) -> Credit | None:
         return self._credits.get(queue, {}).get(runtime_id)
-
-    def queues(self) -> Iterator[QueueName]:
-        return iter(self._credits)
 
     # --- Claims ----------------------------------------------------------------------------------
     def park(self, asked: Asked, claim: Claim, at: Micros) -> bool:

@@ -159,10 +159,6 @@ class PartitionOwner:
     async def wait_until_active(self) -> None:
         await self._active.wait()
 
-    @property
-    def is_active(self) -> bool:
-        return self._active.is_set()
-
 
 @dataclass(frozen=True, slots=True)
 class Decided:
@@ -206,8 +202,7 @@ class TermOfOffice:
         try:
             await self._announce()
             while True:
-                if not self._owner.is_active:
-                    await self._owner.wait_until_active()
+                await self._owner.wait_until_active()
                 busy = await self._turn()
                 if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
@@ -283,7 +278,6 @@ class TermOfOffice:
             self._partition,
             self._offers,
             self._clock.read(self._term.appended_at),
-            partitions=self._seams.partitions,
             fits=self._term.fits,
             suppressed=self._suppressed,
             bulk_todo=self._bulk_todo,
@@ -308,9 +302,9 @@ class TermOfOffice:
     async def _ask_for_due(self) -> None:
         """Late is not dead: silence counts only once all that had arrived before is read."""
         due = self._partition.timers.next_due()
-        if due is None or self._asked is not None or due > self._now():
-            return
         asked_at = self._now()
+        if due is None or self._asked is not None or due > asked_at:
+            return
         end = await self._seams.offsets.end(self._seams.topics.commands, self._owner.number)
         self._asked = (asked_at, end)
 

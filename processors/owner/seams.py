@@ -75,7 +75,6 @@ class Seams:
     mode: Mode
     outbox: Outbox
     offsets: Offsets
-    request_offsets: Offsets
     commands: Intake
     requests: Intake
     feed: Feed = field(default_factory=NoFeed)

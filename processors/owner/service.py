@@ -88,10 +88,9 @@ class OwnerService:
         connection, topics = settings.connection, settings.topics
         outbox = Outbox(connection)
         offsets = Offsets(connection)
-        request_offsets = Offsets(connection, "read_committed")
         commands = Intake(connection, topics.commands, isolation="read_uncommitted")
         requests = Intake(connection, topics.requests, isolation="read_committed")
-        for client in (outbox, offsets, request_offsets, commands, requests):
+        for client in (outbox, offsets, commands, requests):
             await client.start()
             stack.push_async_callback(client.close)
         return Seams(
@@ -102,7 +101,6 @@ class OwnerService:
             mode=settings.mode,
             outbox=outbox,
             offsets=offsets,
-            request_offsets=request_offsets,
             commands=commands,
             requests=requests,
             feed=self._feed,

@@ -109,7 +109,6 @@ class Turn:
         offers: Offers,
         at: Micros,
         *,
-        partitions: int,
         fits: Callable[[Entry], bool],
         suppressed: Counter[tuple[str, ...]],
         bulk_todo: dict[str, list[JobId]],
@@ -121,7 +120,6 @@ class Turn:
         self.effects = Effects()
         self.unrecorded = 0
         """Commands read in this turn that left no entry."""
-        self._partitions = partitions
         self._fits = fits
         self._suppressed = suppressed
         self._bulk_todo = bulk_todo
@@ -435,13 +433,11 @@ class Turn:
 
     def _note(self, event: CommandRejected) -> bool:
         """Whether this refusal is to be recorded, or only counted."""
-        key = refusal_key(event)
-        last = self.partition.refused_at.get(key)
-        if last is not None and self.at < last + REFUSAL_PERIOD_US:
-            self._suppressed[key] += 1
-            self.unrecorded += 1
-            return False
-        return True
+        if not self._is_recent(event):
+            return True
+        self._suppressed[refusal_key(event)] += 1
+        self.unrecorded += 1
+        return False
 
     def _rejection(self, asked: Asked, refused: Rejected) -> CommandRejected:
         command = asked.command

@@ -102,7 +102,6 @@ class Owner:
             self.partition,
             self._offers,
             at,
-            partitions=1,
             fits=lambda _: True,
             suppressed=self._suppressed,
             bulk_todo={},

@@ -74,7 +74,6 @@ class Owner:
             self.partition,
             self.offers,
             self.at,
-            partitions=1,
             fits=self.fits,
             suppressed=self.suppressed,
             bulk_todo=self.bulk_todo,
