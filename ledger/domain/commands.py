@@ -7,7 +7,7 @@ the rules turn it into integer microseconds once, when they decide.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -46,6 +46,12 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 Code = Annotated[str, Meta(min_length=1, max_length=100)]
 FenceNumber = Annotated[Fence, Meta(ge=0)]
 Instant = Annotated[datetime, Meta(tz=True)]
+Pointer = Annotated[str, Meta(max_length=256)]
+Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=20)]
+ScheduleName = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
+Step = Annotated[StepName, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$(?!\n)")]
+Extract = Annotated[dict[Pointer, Any], Meta(max_length=64)]
+Condition = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class RetryAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,6 +88,27 @@ class RequestJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     payload_hash: Sha256 | None = None
     """SHA-256 over the RFC 8785 bytes of `payload`; computed where absent and needed."""
     payload_ref: Ref | None = None
+    extract: Extract | None = None
+    """Of a payload that lies elsewhere: what the template's pointers find in it, by pointer."""
+    forward_headers: Annotated[str, Meta(max_length=24_576)] | None = None
+    """Sealed; only the model-call runtime opens them."""
+
+
+class Closing(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a job stood, as the read model had it: for an owner who has forgotten it."""
+
+    status: Literal["succeeded", "failed", "cancelled", "expired"]
+    version: int
+    finished_at: Micros
+    position: int
+    """Offset up to which the read model had seen the partition."""
+    result_ttl_us: int | None = None
+    failed_ttl_us: int | None = None
+    collected_at: Micros | None = None
+    result_expires_at: Micros | None = None
+    withdrawn: bool = False
+    erased: bool = False
+    has_objects: bool = False
 
 
 class CancelJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,6 +128,33 @@ class RerunJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     priority: Priority | UnsetType = UNSET
     original: Raw | UnsetType = UNSET
     if_version: int | None = None
+    from_failed: bool = False
+    """Of a flow: the steps that succeeded are taken over, not done again."""
+
+
+class CollectJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`closing` are the closing facts of a job that its owner has forgotten."""
+
+    TYPE: ClassVar[str] = "ledger.job.collect.v1"
+    job_id: Id
+    closing: Closing | None = None
+
+
+class WithdrawResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From the cleaner: the time of a collected result, or of a failed job, is over."""
+
+    TYPE: ClassVar[str] = "ledger.job.withdraw.v1"
+    job_id: Id
+    why: Literal["expired", "owner_removed"] = "expired"
+    closing: Closing | None = None
+
+
+class ConfirmDeleted(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From the cleaner: these objects of a job are gone."""
+
+    TYPE: ClassVar[str] = "ledger.job.objects_deleted.v1"
+    job_id: Id
+    keys: Annotated[tuple[str, ...], Meta(max_length=1000)]
 
 
 class LockJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -148,6 +202,8 @@ class SubmitResult(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
     output_hash: Sha256 | None = None
+    extract: Extract | None = None
+    """Of an output that lies elsewhere: what the flow's pointers find in it, by pointer."""
 
 
 class FailAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -230,6 +286,7 @@ class ReportedResult(
     output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
     output_hash: Sha256 | None = None
+    extract: Extract | None = None
 
 
 class ReportedFailure(
@@ -314,6 +371,41 @@ class CancelPolicy(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     grace_seconds: Seconds = 30.0
 
 
+class Limit(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """At most `max` live leases among jobs that are equal in what all the pointers find."""
+
+    key: Annotated[tuple[Pointer, ...], Meta(max_length=10)]
+    max: Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+Limits = Annotated[tuple[Limit, ...], Meta(max_length=10)]
+
+
+class OnFailAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    goto: Step | None = None
+    max: Annotated[int, Meta(ge=0, le=100)] = 3
+    then: Literal["degrade", "fail"] = "fail"
+    codes: Annotated[tuple[Code, ...], Meta(max_length=100)] | None = None
+
+
+class StepAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A step of a template. `needs` absent: the step before it; `[]`: none."""
+
+    name: Step
+    worker_type: Type | None = None
+    needs: Annotated[tuple[Step, ...], Meta(max_length=50)] | UnsetType = UNSET
+    when: Condition | None = None
+    each: Pointer | None = None
+    timeout_seconds: Seconds | None = None
+    retry: RetryAsk = RetryAsk()
+    cancelable: bool = True
+    progress: tuple[Percent, Percent] | None = None
+    on_fail: OnFailAsk | None = None
+
+
+Policy = Literal["allow_parallel", "reject_same_scope", "replace_existing", "share_in_flight"]
+
+
 class Template(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How jobs of one type behave, where their requests do not say."""
 
@@ -331,7 +423,15 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     retry: RetryAsk = RetryAsk()
     cancel: CancelPolicy = CancelPolicy()
     result_ttl_seconds: Seconds | None = None
+    failed_ttl_seconds: Seconds | None = None
     exhausted_as: Literal["failed", "expired"] | None = None
+    repeatable: bool = True
+    concurrency_policy: Policy = "allow_parallel"
+    dedupe_keys: Pointers = ("/scope",)
+    limits: Limits = ()
+    schedulable: bool = True
+    steps: Annotated[tuple[StepAsk, ...], Meta(max_length=50)] = ()
+    success_when: Condition = "all_steps_succeeded"
     overridable: tuple[str, ...] = (
         "priority",
         "run_at",
@@ -347,6 +447,106 @@ class PutTemplate(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     queue: Queue
     type: Type
     template: Template
+
+
+class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an operator says of a queue; what is absent is no bound."""
+
+    depth_max: Annotated[int, Meta(ge=0)] | None = None
+    """Pending jobs; then QUEUE_FULL."""
+    limits: Limits = ()
+
+
+class PutQueue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.queue.put.v1"
+    queue: Queue
+    settings: QueueSettings
+
+
+class PauseQueue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.queue.pause.v1"
+    queue: Queue
+    reason: Text = ""
+
+
+class ResumeQueue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.queue.resume.v1"
+    queue: Queue
+    reason: Text = ""
+
+
+class Schedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When jobs of a type are to be, by themselves."""
+
+    cron: Annotated[str, Meta(max_length=256)]
+    type: Type
+    timezone: Annotated[str, Meta(max_length=64)] = "UTC"
+    enabled: bool = True
+    payload: Raw | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+    scope: Scope | UnsetType | None = UNSET
+    catch_up: Literal["none", "last", "all"] = "last"
+
+
+class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.put.v1"
+    queue: Queue
+    name: ScheduleName
+    schedule: Schedule
+
+
+class DeleteSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.delete.v1"
+    queue: Queue
+    name: ScheduleName
+
+
+class EnableSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.enable.v1"
+    queue: Queue
+    name: ScheduleName
+
+
+class DisableSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.disable.v1"
+    queue: Queue
+    name: ScheduleName
+
+
+class RunSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job now, whatever the time, also of a disabled schedule."""
+
+    TYPE: ClassVar[str] = "ledger.schedule.run.v1"
+    queue: Queue
+    name: ScheduleName
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An HTTP target. `api_key` is sealed before it gets here; absent: the one before it is kept,
+    null: there is none any more."""
+
+    base_url: Annotated[str, Meta(min_length=1, max_length=2048)]
+    route: Annotated[str, Meta(max_length=2048)] = ""
+    method: Literal["GET", "POST"] = "POST"
+    api_key_header: Annotated[str, Meta(max_length=100)] | None = None
+    api_key: Annotated[str, Meta(max_length=24_576)] | UnsetType | None = UNSET
+    timeout_seconds: Seconds = 120.0
+    max_concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    retry: RetryAsk = RetryAsk(position="tail")
+    start_timeout_seconds: Seconds | None = None
+    result_ttl_seconds: Seconds | None = None
+    failed_ttl_seconds: Seconds | None = None
+
+
+class PutModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.model.put.v1"
+    name: Type
+    model: Model
+
+
+class DeleteModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.model.delete.v1"
+    name: Type
 
 
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -386,6 +586,22 @@ class ConfirmPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     matched: int
 
 
+class RemoveObjects(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Remove all objects of an owner, or of one of their projects. Lies in `_ledger`."""
+
+    TYPE: ClassVar[str] = "ledger.owner.remove_objects.v1"
+    user: LabelValue
+    project: LabelValue | None = None
+
+
+class ConfirmRemoved(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From the cleaner: the operation has come to its end."""
+
+    TYPE: ClassVar[str] = "ledger.owner.confirm_removed.v1"
+    operation_id: str
+    removed: int
+
+
 class DeclareInputLost(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An operator's word that offsets of an intake are gone for good."""
 
@@ -413,6 +629,21 @@ Command = (
     | Report
     | Claim
     | PutTemplate
+    | CollectJob
+    | WithdrawResult
+    | ConfirmDeleted
+    | PutQueue
+    | PauseQueue
+    | ResumeQueue
+    | PutSchedule
+    | DeleteSchedule
+    | EnableSchedule
+    | DisableSchedule
+    | RunSchedule
+    | PutModel
+    | DeleteModel
+    | RemoveObjects
+    | ConfirmRemoved
     | CancelJobs
     | CancelPart
     | ConfirmPart

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.domain.failures import Retry
+from ledger.domain.flow_plan import Flow
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, RuntimeId, Session
 from ledger.domain.ids import StepName as Step
 
@@ -63,6 +64,16 @@ class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     failed_ttl_us: int | None = None
     payload_ref: Ref | None = None
     retried_from: JobId | None = None
+    flow: Flow | None = None
+    """None: a plain job, of the one step `main`."""
+    dedupe_digest: str | None = None
+    """Of what the template's `dedupe_keys` point to; 32 hex digits. None: nothing equals it."""
+    schedule: str | None = None
+    """Whose occurrence it is."""
+    extract: Raw | None = None
+    """JSON object: what rules may see of a payload that lies elsewhere, by pointer."""
+    forward_headers: str | None = None
+    """Sealed."""
 
 
 @final
@@ -167,6 +178,9 @@ class JobSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
     output: Raw | UnsetType = UNSET
     """JSON as submitted; absent where `output_ref` says where it lies."""
     output_ref: Ref | None = None
+    degraded: bool = False
+    """Of a flow: a step had failed, and the flow went on without it."""
+    extract: Raw | None = None
 
 
 class JobFailed(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -193,6 +207,7 @@ class CancelRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     deadline: Micros
     reason: str = ""
     by: str = ""
+    replaced_by: JobId | None = None
 
 
 class JobCancelled(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -201,6 +216,7 @@ class JobCancelled(Struct, frozen=True, gc=False, omit_defaults=True):
     how: Literal["at_once", "acknowledged", "grace_ended", "attempt_ended"]
     reason: str = ""
     by: str = ""
+    replaced_by: JobId | None = None
 
 
 class JobCollected(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -209,6 +225,131 @@ class JobCollected(Struct, frozen=True, gc=False, omit_defaults=True):
     TYPE: ClassVar[str] = "ledger.job.collected.v1"
     job_id: JobId
     expires_at: Micros | None = None
+
+
+class ResultWithdrawn(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Nobody is given the result any more. What it referred to is deleted after this."""
+
+    TYPE: ClassVar[str] = "ledger.job.result_withdrawn.v1"
+    job_id: JobId
+    why: Literal["expired", "owner_removed"]
+
+
+class JobErased(Struct, frozen=True, gc=False, omit_defaults=True):
+    """It failed for good, and its time to be seen is over. Its events stay."""
+
+    TYPE: ClassVar[str] = "ledger.job.erased.v1"
+    job_id: JobId
+    why: Literal["expired", "owner_removed"] = "expired"
+
+
+class ObjectsDeleted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the job referred to in the object store is gone."""
+
+    TYPE: ClassVar[str] = "ledger.job.objects_deleted.v1"
+    job_id: JobId
+    keys: tuple[str, ...]
+
+
+# --- The steps of a flow; the attempts at them are told as those of a plain job ------------------
+class StepQueued(Struct, frozen=True, gc=False, omit_defaults=True):
+    """All that it needs is there: it waits to be leased."""
+
+    TYPE: ClassVar[str] = "ledger.job.step_queued.v1"
+    job_id: JobId
+    step: Step
+    ready_at: Micros
+
+
+class StepExpanded(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The step is done once for each item of the list: `name[0]`, `name[1]`, …"""
+
+    TYPE: ClassVar[str] = "ledger.job.step_expanded.v1"
+    job_id: JobId
+    step: Step
+    items: Raw
+    """A JSON array."""
+
+
+class StepSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.step_succeeded.v1"
+    job_id: JobId
+    step: Step
+    fence: Fence
+    attempt: int
+    output_hash: str
+    output: Raw | UnsetType = UNSET
+    output_ref: Ref | None = None
+    extract: Raw | None = None
+    """JSON object: what rules may see of an output that lies elsewhere, by pointer."""
+
+
+class StepCarried(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A rerun takes the step over from the job that it reruns, as it succeeded there."""
+
+    TYPE: ClassVar[str] = "ledger.job.step_carried.v1"
+    job_id: JobId
+    step: Step
+    output_hash: str
+    output: Raw | UnsetType = UNSET
+    output_ref: Ref | None = None
+    extract: Raw | None = None
+
+
+class StepSkipped(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.job.step_skipped.v1"
+    job_id: JobId
+    step: Step
+    why: Literal["condition", "needs_skipped", "needs_failed"]
+
+
+class StepFailed(Struct, frozen=True, gc=False, omit_defaults=True):
+    """It could not be begun: no attempt at it went wrong."""
+
+    TYPE: ClassVar[str] = "ledger.job.step_failed.v1"
+    job_id: JobId
+    step: Step
+    code: str
+    message: str
+
+
+class StepDegraded(Struct, frozen=True, gc=False, omit_defaults=True):
+    """It failed for good, and the flow goes on without its output."""
+
+    TYPE: ClassVar[str] = "ledger.job.step_degraded.v1"
+    job_id: JobId
+    step: Step
+
+
+class StepCancelled(Struct, frozen=True, gc=False, omit_defaults=True):
+    """It stopped, while another step of the cancelling job goes on."""
+
+    TYPE: ClassVar[str] = "ledger.job.step_cancelled.v1"
+    job_id: JobId
+    step: Step
+    how: Literal["acknowledged", "grace_ended", "attempt_ended"]
+
+
+class SentBack(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A step failed, and the flow is done again from `to` on; leases behind it are void."""
+
+    TYPE: ClassVar[str] = "ledger.job.sent_back.v1"
+    job_id: JobId
+    step: Step
+    to: Step
+    count: int
+    """How often that step has done so in this pass."""
+
+
+class PassRestarted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The flow is done again from its start; nothing of the failed pass is kept."""
+
+    TYPE: ClassVar[str] = "ledger.job.pass_restarted.v1"
+    job_id: JobId
+    number: int
+    """1 is the first pass."""
+    ready_at: Micros
+    order: int
 
 
 # --- Of no single job ---------------------------------------------------------------------------
@@ -256,6 +397,112 @@ class TemplatePut(Struct, frozen=True, gc=False, omit_defaults=True):
     type: str
     version: int
     template: Raw
+
+
+class QueuePut(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What an operator says of a queue, whole."""
+
+    TYPE: ClassVar[str] = "ledger.queue.put.v1"
+    queue: QueueName
+    settings: Raw
+
+
+class QueuePaused(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Nothing of it is leased until it is resumed."""
+
+    TYPE: ClassVar[str] = "ledger.queue.paused.v1"
+    queue: QueueName
+    reason: str = ""
+    by: str = ""
+
+
+class QueueResumed(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.queue.resumed.v1"
+    queue: QueueName
+    reason: str = ""
+    by: str = ""
+
+
+class SchedulePut(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.put.v1"
+    queue: QueueName
+    name: str
+    schedule: Raw
+    command_id: CommandId
+    """The ids of its occurrences' jobs derive from it."""
+    next_at: Micros | None = None
+    """None: it is disabled, or never fires."""
+
+
+class ScheduleDeleted(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.deleted.v1"
+    queue: QueueName
+    name: str
+
+
+class ScheduleEnabled(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.enabled.v1"
+    queue: QueueName
+    name: str
+    next_at: Micros | None = None
+
+
+class ScheduleDisabled(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.schedule.disabled.v1"
+    queue: QueueName
+    name: str
+
+
+class ScheduleFired(Struct, frozen=True, gc=False, omit_defaults=True):
+    """An occurrence came to a job, or to a refusal: either way it has had its run."""
+
+    TYPE: ClassVar[str] = "ledger.schedule.fired.v1"
+    queue: QueueName
+    name: str
+    nominal_at: Micros
+    job_id: JobId | None = None
+    code: str | None = None
+    """Why there is no job."""
+    detail: str = ""
+    next_at: Micros | None = None
+    manual: bool = False
+    """By hand: no occurrence was used up."""
+
+
+class ScheduleSkipped(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Occurrences that were missed, and that `catch_up` does not make up for."""
+
+    TYPE: ClassVar[str] = "ledger.schedule.skipped.v1"
+    queue: QueueName
+    name: str
+    count: int
+    first_at: Micros
+    last_at: Micros
+    next_at: Micros | None = None
+
+
+class ScheduleStopped(Struct, frozen=True, gc=False, omit_defaults=True):
+    """It cannot be understood (a zone that is gone): parked until it is put anew."""
+
+    TYPE: ClassVar[str] = "ledger.schedule.stopped.v1"
+    queue: QueueName
+    name: str
+    reason: str
+
+
+class ModelPut(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Its key is sealed within."""
+
+    TYPE: ClassVar[str] = "ledger.model.put.v1"
+    queue: QueueName
+    name: str
+    model: Raw
+
+
+class ModelDeleted(Struct, frozen=True, gc=False, omit_defaults=True):
+    TYPE: ClassVar[str] = "ledger.model.deleted.v1"
+    queue: QueueName
+    name: str
 
 
 class RequestForwarded(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -331,7 +578,7 @@ class BulkStarted(Struct, frozen=True, gc=False, omit_defaults=True):
     TYPE: ClassVar[str] = "ledger.operation.started.v1"
     queue: QueueName
     operation_id: str
-    kind: Literal["cancel"]
+    kind: Literal["cancel", "remove_objects"]
     where: Raw
     partitions: int
     reason: str = ""
@@ -407,6 +654,19 @@ JobEvent = (
     | CancelRequested
     | JobCancelled
     | JobCollected
+    | ResultWithdrawn
+    | JobErased
+    | ObjectsDeleted
+    | StepQueued
+    | StepExpanded
+    | StepSucceeded
+    | StepCarried
+    | StepSkipped
+    | StepFailed
+    | StepDegraded
+    | StepCancelled
+    | SentBack
+    | PassRestarted
 )
 """Facts of one job; recorded under its id."""
 
@@ -415,6 +675,18 @@ QueueEvent = (
     | RuntimeStarted
     | RuntimeEnded
     | TemplatePut
+    | QueuePut
+    | QueuePaused
+    | QueueResumed
+    | SchedulePut
+    | ScheduleDeleted
+    | ScheduleEnabled
+    | ScheduleDisabled
+    | ScheduleFired
+    | ScheduleSkipped
+    | ScheduleStopped
+    | ModelPut
+    | ModelDeleted
     | RequestForwarded
     | CommandRejected
     | CommandDuplicated

@@ -14,6 +14,9 @@ JOB_TIMEOUT = "JOB_TIMEOUT"
 WAIT_TIMEOUT = "WAIT_TIMEOUT"
 START_TIMEOUT = "START_TIMEOUT"
 RELEASED = "RELEASED"
+EACH_NOT_A_LIST = "EACH_NOT_A_LIST"
+INPUTS_TOO_LARGE = "INPUTS_TOO_LARGE"
+SUCCESS_NOT_MET = "SUCCESS_NOT_MET"
 
 MESSAGES: dict[str, str] = {
     LEASE_EXPIRED: "nothing was heard from the runtime until its lease ran out",
@@ -21,6 +24,9 @@ MESSAGES: dict[str, str] = {
     WAIT_TIMEOUT: "the external completion did not come in time",
     START_TIMEOUT: "no runtime started the job within start_timeout_seconds",
     RELEASED: "runtimes gave the job back so often that it spent its last attempt",
+    EACH_NOT_A_LIST: "`each` points to no list of at most 256 items in that output",
+    INPUTS_TOO_LARGE: "the outputs that the step needs are too large: give them as references",
+    SUCCESS_NOT_MET: "all steps have ended, and `success_when` is not met",
 }
 """Codes that the ledger gives by itself, with the message that goes along."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, assert_never, final
 
+import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from ledger.domain.events import (
     Extension,
     JobCancelled,
     JobCollected,
+    JobErased,
     JobEvent,
     JobExpired,
     JobFailed,
@@ -24,14 +26,29 @@ from ledger.domain.events import (
     JobSucceeded,
     LeaseGranted,
     LeaseReleased,
+    ObjectsDeleted,
+    PassRestarted,
     Ref,
+    ResultWithdrawn,
     RetryScheduled,
+    SentBack,
+    StepCancelled,
+    StepCarried,
+    StepDegraded,
+    StepExpanded,
+    StepFailed,
+    StepQueued,
+    StepSkipped,
+    StepSucceeded,
     WaitStarted,
 )
-from ledger.domain.failures import MESSAGES, Failure
+from ledger.domain.failures import MESSAGES, Failure, Retry
+from ledger.domain.flow_plan import Flow, StepPlan, base_of, instance_of
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
+from ledger.domain.steps import Blocked as Blocked
 from ledger.domain.steps import Lease as Lease
 from ledger.domain.steps import Leased as Leased
+from ledger.domain.steps import Part as Part
 from ledger.domain.steps import Pending as Pending
 from ledger.domain.steps import Phase as Phase
 from ledger.domain.steps import Progress as Progress
@@ -83,6 +100,15 @@ class Job(Struct, frozen=True, gc=False):
     """How often a beat moved the end of the lease now held."""
     opaque: int = 0
     """Events of a later version in its history, which this reader cannot fold."""
+    passes: int = 1
+    """Of a flow: how often it has begun from its start."""
+    percent: float | None = None
+    """Of a flow: how far this pass has come; it never goes back within one."""
+    degraded: bool = False
+    replaced_by: JobId | None = None
+    withdrawn: bool = False
+    """Its result is no more to be had."""
+    erased: bool = False
 
     @property
     def id(self) -> JobId:
@@ -102,13 +128,23 @@ class Misfit(Struct, frozen=True, gc=False):
 
 
 def status(job: Job) -> Status:
+    """A pure function of its steps. A flow between two steps is pending: it waits to be leased."""
     if job.end is not None:
         return job.end
     if job.cancel is not None:
         return Status.CANCELLING
-    phase = job.steps[0].phase
+    if len(job.steps) == 1:
+        return status_of(job.steps[0].phase)
+    found = {status_of(step.phase) for step in job.steps}
+    for where in (Status.RUNNING, Status.LEASED, Status.WAITING):
+        if where in found:
+            return where
+    return Status.PENDING
+
+
+def status_of(phase: Phase) -> Status:
     match phase:
-        case Pending():
+        case Pending() | Blocked():
             return Status.PENDING
         case Leased():
             return Status.LEASED
@@ -131,15 +167,48 @@ def quoted_step(job: Job, fence: Fence) -> Step | None:
     return None
 
 
+# --- What a step is to do: its plan's word in a flow, else the request's -------------------------
+def worker_type_of(job: Job, step: Step) -> str:
+    flow = job.request.flow
+    return job.request.type if flow is None else flow.plan(step.name).worker_type
+
+
+def timeout_of(job: Job, step: Step) -> int:
+    flow = job.request.flow
+    return job.request.timeout_us if flow is None else flow.plan(step.name).timeout_us
+
+
+def retry_of(job: Job, step: Step) -> Retry:
+    flow = job.request.flow
+    return job.request.retry if flow is None else flow.plan(step.name).retry
+
+
+def cancel_of(job: Job, step: Step) -> Cancel | None:
+    """What the step's runtime is told: one that is not cancelable finishes first."""
+    flow = job.request.flow
+    if job.cancel is None or flow is None or flow.plan(step.name).cancelable:
+        return job.cancel
+    return None
+
+
 # --- The fold ------------------------------------------------------------------------------------
 def begin(event: JobRequested, at: Micros) -> Job:
+    flow = event.flow
     return Job(
         request=event,
         created_at=at,
         version=1,
         order=event.order,
-        steps=(Step(MAIN, Pending(event.ready_at)),),
+        steps=(Step(MAIN, Pending(event.ready_at)),) if flow is None else _not_begun(flow),
     )
+
+
+def _not_begun(flow: Flow) -> tuple[Step, ...]:
+    return tuple(Step(plan.name, BLOCKED, part=NO_PART) for plan in flow.steps)
+
+
+BLOCKED = Blocked()
+NO_PART = Part()
 
 
 def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
@@ -173,13 +242,47 @@ def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
             if job.end is not None or job.cancel is not None:
                 return _misfit(event, job)
             cancel = Cancel(at, event.reason, event.by, event.deadline)
-            return replace(job, cancel=cancel, version=job.version + 1)
+            by = event.replaced_by
+            return replace(job, cancel=cancel, replaced_by=by, version=job.version + 1)
         case JobCancelled():
             cancel = job.cancel or Cancel(at, event.reason, event.by, None)
             after = _ended(job, event, Status.CANCELLED, at)
-            return after if isinstance(after, Misfit) else replace(after, cancel=cancel)
+            if isinstance(after, Misfit):
+                return after
+            return replace(after, cancel=cancel, replaced_by=event.replaced_by or job.replaced_by)
         case JobCollected():
             return _collected(job, event, at)
+        case ResultWithdrawn():
+            return _withdrawn(job, event)
+        case JobErased():
+            if job.end is None:
+                return _misfit(event, job)
+            return replace(job, erased=True, version=job.version + 1)
+        case ObjectsDeleted():
+            return replace(job, version=job.version + 1)
+        case StepQueued():
+            return _step_of_flow(job, event, Blocked, phase=Pending(event.ready_at))
+        case StepExpanded():
+            return _expanded(job, event, at)
+        case StepSucceeded():
+            return _step_succeeded(job, event, at)
+        case StepCarried():
+            return _carried(job, event, at)
+        case StepSkipped():
+            return _step_of_flow(job, event, Blocked, phase=SKIPPED, finished_at=at)
+        case StepFailed():
+            failure = Failure(event.code, event.message, False, 0)
+            changes = {"phase": FAILED, "failure": failure, "finished_at": at}
+            return _step_of_flow(job, event, Blocked | Pending, **changes)
+        case StepDegraded():
+            return _degraded(job, event)
+        case StepCancelled():
+            in_flight = Leased | Running | Waiting | Pending
+            return _step_of_flow(job, event, in_flight, phase=CANCELLED, finished_at=at)
+        case SentBack():
+            return _sent_back(job, event)
+        case PassRestarted():
+            return _restarted(job, event)
         case JobRequested():
             return _misfit(event, job)
         case _:
@@ -215,6 +318,7 @@ OfAttempt = (
     | AttemptFailed
     | AttemptExpired
     | JobSucceeded
+    | StepSucceeded
 )
 
 
@@ -267,7 +371,12 @@ def _progressed(job: Job, event: JobProgressed, at: Micros) -> Job | Misfit:
     if step is None:
         return _misfit(event, job)
     progress = Progress(event.percent, event.phase, event.message, at)
-    return _put(job, step, replace(step, progress=progress))
+    after = replace(step, progress=progress)
+    flow = job.request.flow
+    if flow is None or event.percent is None or "[" in step.name:
+        return _put(job, step, after)
+    percent = max(job.percent or 0.0, mapped(flow.plan(step.name), event.percent))
+    return _put(job, step, after, percent=percent)
 
 
 def _released(job: Job, event: LeaseReleased, at: Micros) -> Job | Misfit:
@@ -314,10 +423,13 @@ def _waits_again(job: Job, event: RetryScheduled) -> Job | Misfit:
 
 
 def _succeeded(job: Job, event: JobSucceeded, at: Micros) -> Job | Misfit:
+    output = None if event.output is UNSET else event.output
+    result = Result(event.output_hash, event.attempt, output, event.output_ref)
+    if job.request.flow is not None:
+        return _flow_succeeded(job, event, result, at)
     step = _current(job, event)
     if step is None:
         return _misfit(event, job)
-    output = None if event.output is UNSET else event.output
     after = replace(
         step,
         phase=SUCCEEDED,
@@ -325,11 +437,13 @@ def _succeeded(job: Job, event: JobSucceeded, at: Micros) -> Job | Misfit:
         ended_fence=event.fence,
         ended_how="succeeded",
     )
-    result = Result(event.output_hash, event.attempt, output, event.output_ref)
     return _put(job, step, after, end=Status.SUCCEEDED, finished_at=at, result=result)
 
 
 SUCCEEDED = Settled(Status.SUCCEEDED)
+FAILED = Settled(Status.FAILED)
+SKIPPED = Settled(Status.SKIPPED)
+CANCELLED = Settled(Status.CANCELLED)
 
 
 def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:
@@ -339,6 +453,12 @@ def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:
         return replace(job, version=job.version + 1)  # The first one wins.
     expires = event.expires_at
     return replace(job, collected_at=at, result_expires_at=expires, version=job.version + 1)
+
+
+def _withdrawn(job: Job, event: ResultWithdrawn) -> Job | Misfit:
+    if job.end is None:
+        return _misfit(event, job)
+    return replace(job, withdrawn=True, result=None, version=job.version + 1)
 
 
 def _ended(
@@ -354,14 +474,195 @@ def _ended(
 
 
 def _settled(step: Step, how: Status, at: Micros, code: str) -> Step:
-    """What a step becomes when its job ends around it. A step has no `expired`: it failed."""
+    """What a step becomes when its job ends around it. A step has no `expired`: it failed. In a
+    flow another step is the one that failed: this one is stopped, or was never begun."""
     if how is Status.CANCELLED:
-        return replace(step, phase=Settled(Status.CANCELLED), finished_at=at)
+        return replace(step, phase=CANCELLED, finished_at=at)
+    if step.part is not None:
+        begun = step.phase if current_lease(step) is not None else None
+        return replace(step, phase=SKIPPED if begun is None else CANCELLED, finished_at=at)
     failure = Failure(code, MESSAGES.get(code, ""), False, step.attempt)
-    return replace(step, phase=Settled(Status.FAILED), failure=failure, finished_at=at)
+    return replace(step, phase=FAILED, failure=failure, finished_at=at)
 
 
 def _with_lease(step: Step, lease: Lease) -> Step:
     phase = step.phase
     changed = Running(lease, phase.deadline) if isinstance(phase, Running) else Leased(lease)
     return replace(step, phase=changed)
+
+
+# --- The steps of a flow -------------------------------------------------------------------------
+OfFlow = StepQueued | StepSkipped | StepFailed | StepCancelled
+
+
+def _step_of_flow(job: Job, event: OfFlow, fits: object, **changes: object) -> Job | Misfit:
+    """The named step changes if its phase is among those that fit."""
+    step = _named(job, event.step)
+    if step is None or step.part is None or job.end is not None:
+        return _misfit(event, job)
+    if not isinstance(step.phase, fits):  # type: ignore[arg-type]
+        return _misfit(event, job)
+    return _put(job, step, replace(step, **changes))
+
+
+def _expanded(job: Job, event: StepExpanded, at: Micros) -> Job | Misfit:
+    """Its instances stand in its place; of an empty list there is nothing to do."""
+    step = _named(job, event.step)
+    if step is None or step.part is None or job.end is not None:
+        return _misfit(event, job)
+    items = _items(event.items)
+    if type(step.phase) is not Blocked or items is None:
+        return _misfit(event, job)
+    if not items:
+        part = replace(step.part, output=event.items)
+        return _put(job, step, replace(step, phase=SUCCEEDED, part=part, finished_at=at))
+    instances = tuple(
+        Step(instance_of(step.name, index), BLOCKED, part=Part(item=item))
+        for index, item in enumerate(items)
+    )
+    place = job.steps.index(step)
+    steps = job.steps[:place] + instances + job.steps[place + 1 :]
+    return replace(job, steps=steps, version=job.version + 1)
+
+
+def _items(array: Raw) -> list[Raw] | None:
+    try:
+        items = msgspec.json.decode(array, type=list[Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return [item.copy() for item in items]
+
+
+def _step_succeeded(job: Job, event: StepSucceeded, at: Micros) -> Job | Misfit:
+    step = _current(job, event)
+    if step is None or step.part is None:
+        return _misfit(event, job)
+    after = replace(
+        step,
+        phase=SUCCEEDED,
+        finished_at=at,
+        ended_fence=event.fence,
+        ended_how="succeeded",
+        part=_with_output(step.part, event),
+    )
+    return _put(job, step, after, percent=_percent_after(job, after))
+
+
+def _with_output(part: Part, event: StepSucceeded | StepCarried) -> Part:
+    return replace(
+        part,
+        output=None if event.output is UNSET else event.output,
+        output_ref=event.output_ref,
+        output_hash=event.output_hash,
+        extract=event.extract,
+    )
+
+
+def _carried(job: Job, event: StepCarried, at: Micros) -> Job | Misfit:
+    step = _named(job, event.step)
+    if step is None and (base := _named(job, base_of(event.step))) is not None:
+        # The first instance that is carried over takes the place of its step.
+        step = replace(base, name=event.step)
+        place = job.steps.index(base)
+        job = replace(job, steps=(*job.steps[:place], step, *job.steps[place + 1 :]))
+    if step is None or step.part is None or type(step.phase) is not Blocked:
+        return _misfit(event, job)
+    part = _with_output(step.part, event)
+    after = replace(step, phase=SUCCEEDED, finished_at=at, part=part)
+    return _put(job, step, after, percent=_percent_after(job, after))
+
+
+def _degraded(job: Job, event: StepDegraded) -> Job | Misfit:
+    step = _named(job, event.step)
+    if step is None or step.part is None or step.phase != FAILED or job.end is not None:
+        return _misfit(event, job)
+    after = replace(step, part=replace(step.part, degraded=True))
+    return _put(job, step, after, percent=_percent_after(job, after))
+
+
+def _sent_back(job: Job, event: SentBack) -> Job | Misfit:
+    """All from `to` on begins anew; how often each has sent it back is kept within the pass."""
+    flow = job.request.flow
+    step = _named(job, event.step)
+    if flow is None or step is None or job.end is not None:
+        return _misfit(event, job)
+    again = behind(flow, event.to)
+    steps: dict[StepName, Step] = {}
+    for one in job.steps:
+        base = base_of(one.name)
+        if base not in again:
+            steps[one.name] = one
+        elif base not in steps:
+            steps[base] = _begun_anew(one, base)
+        if one is step:
+            steps[base] = replace(steps[base], part=Part(sent_back=event.count))
+    return replace(job, steps=tuple(steps.values()), version=job.version + 1)
+
+
+def _begun_anew(step: Step, name: StepName) -> Step:
+    """What its runtime said last is still known, so that saying it again is no news."""
+    sent_back = 0 if step.part is None else step.part.sent_back
+    part = Part(sent_back=sent_back) if sent_back else NO_PART
+    return Step(
+        name, BLOCKED, ended_fence=step.ended_fence, ended_how=step.ended_how, part=part
+    )
+
+
+def _restarted(job: Job, event: PassRestarted) -> Job | Misfit:
+    flow = job.request.flow
+    if flow is None or job.end is not None:
+        return _misfit(event, job)
+    said = {base_of(step.name): step for step in job.steps}
+    steps = tuple(
+        replace(_begun_anew(said[plan.name], plan.name), part=NO_PART) for plan in flow.steps
+    )
+    return replace(
+        job,
+        steps=steps,
+        passes=event.number,
+        order=event.order,
+        percent=None,
+        version=job.version + 1,
+    )
+
+
+def _flow_succeeded(job: Job, event: JobSucceeded, result: Result, at: Micros) -> Job | Misfit:
+    if job.end is not None or not all(type(step.phase) is Settled for step in job.steps):
+        return _misfit(event, job)
+    return replace(
+        job,
+        end=Status.SUCCEEDED,
+        finished_at=at,
+        result=result,
+        percent=100.0,
+        degraded=event.degraded,
+        version=job.version + 1,
+    )
+
+
+def behind(flow: Flow, name: StepName) -> set[StepName]:
+    """The step and all that need it, be it through others. Steps stand behind what they need."""
+    found = {name}
+    for plan in flow.steps:
+        if not found.isdisjoint(plan.needs):
+            found.add(plan.name)
+    return found
+
+
+def mapped(plan: StepPlan, percent: float) -> float:
+    """A step's own 0-100 within the part of the flow's that it fills."""
+    return plan.progress_from + (plan.progress_to - plan.progress_from) * percent / 100
+
+
+def _percent_after(job: Job, step: Step) -> float | None:
+    """How far a pass is once this step has ended. Of several instances each counts its share."""
+    flow = job.request.flow
+    if flow is None:
+        return None
+    plan = flow.plan(step.name)
+    done = 100.0
+    if "[" in step.name:
+        same = [s for s in job.steps if base_of(s.name) == plan.name]
+        ended = sum(1 for s in same if type(s.phase) is Settled or s.name == step.name)
+        done = 100.0 * ended / len(same)
+    return max(job.percent or 0.0, mapped(plan, done))

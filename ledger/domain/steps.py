@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from ledger.domain.events import Ref
 from ledger.domain.failures import Failure
 from ledger.domain.ids import Fence, Micros, RuntimeId, Session, StepName
 
 
 class Status(StrEnum):
-    """Where a job stands."""
+    """Where a job stands, or one of its steps."""
 
     PENDING = "pending"
     """Waits to be leased. Surprising: also while its `ready_at` lies ahead."""
@@ -28,6 +29,8 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     """Ended by the clock: never started in time. An attempt that expires is only an event."""
+    SKIPPED = "skipped"
+    """Of a step only: its condition was not met, or nothing that it needs was done."""
 
 
 # --- Phases of a step: impossible combinations cannot be written ---------------------------------
@@ -39,6 +42,10 @@ class Lease(Struct, frozen=True, gc=False):
     since: Micros
     until: Micros
     """Where it ends if nothing is heard; it ends by its event, never by the instant alone."""
+
+
+class Blocked(Struct, frozen=True, gc=False, tag="blocked"):
+    """Steps that it needs have not ended yet. Shown as pending."""
 
 
 class Pending(Struct, frozen=True, gc=False, tag="pending"):
@@ -64,7 +71,7 @@ class Settled(Struct, frozen=True, gc=False, tag="settled"):
     status: Status
 
 
-Phase = Pending | Leased | Running | Waiting | Settled
+Phase = Blocked | Pending | Leased | Running | Waiting | Settled
 EndedHow = Literal["", "succeeded", "failed", "released"]
 
 
@@ -73,6 +80,20 @@ class Progress(Struct, frozen=True, gc=False):
     phase: str | None
     message: str | None
     at: Micros
+
+
+class Part(Struct, frozen=True, gc=False):
+    """What a step is within a flow."""
+
+    output: Raw | None = None
+    output_ref: Ref | None = None
+    output_hash: str = ""
+    extract: Raw | None = None
+    item: Raw | None = None
+    """Of an instance: what it is to work on."""
+    sent_back: int = 0
+    """How often it has sent the flow back in this pass."""
+    degraded: bool = False
 
 
 class Step(Struct, frozen=True, gc=False):
@@ -91,6 +112,8 @@ class Step(Struct, frozen=True, gc=False):
     news. An attempt that expired leaves it alone: what its runtime still says is stale."""
     ended_how: EndedHow = ""
     """That word: only the same one is no news."""
+    part: Part | None = None
+    """None: of a plain job."""
 
 
 # These are asked several times an event. `isinstance` with a Struct that it is not costs 0.3 us,
