@@ -6,12 +6,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ledger.domain import bulk
+from ledger.domain.cancel import cancel
 from ledger.domain.commands import Asked, RequestJob, RerunJob
+from ledger.domain.concurrency import POLICIES, Alone, Shared
 from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve, too_large
 from ledger.domain.decisions import Decided, Decision
-from ledger.domain.events import Event, JobCancelled, JobRequested, decoded
-from ledger.domain.ids import SECOND, Micros, new_job_id
-from ledger.domain.job import status
+from ledger.domain.events import Event, JobCancelled, JobEvent, JobRequested, decoded
+from ledger.domain.flows import carry, follow
+from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
+from ledger.domain.job import begin, status
 from ledger.domain.leases import refuse_other_version
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
@@ -21,8 +24,17 @@ SKEW_US = 60 * SECOND
 """A sender's clock may be this far ahead or behind before it matters."""
 
 
-def admit(partition: Partition, request: RequestJob, asked: Asked, at: Micros) -> Decision:
-    """A key that came before answers first, whatever has become of the template since."""
+def admit(
+    partition: Partition,
+    request: RequestJob,
+    asked: Asked,
+    at: Micros,
+    *,
+    born: Micros | None = None,
+    schedule: str | None = None,
+) -> Decision:
+    """A key that came before answers first, whatever has become of the template since. `born`: the
+    instant in the job's id, if it is another one."""
     queue = partition.queues.get(request.queue)
     newest = queue.template(request.type) if queue is not None else None
     version = request.template_version
@@ -49,16 +61,33 @@ def admit(partition: Partition, request: RequestJob, asked: Asked, at: Micros) -
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    if refused := _closed(newest) or _full(partition):
+    if refused := _closed(newest) or _full(partition, request.queue):
         return refused
     order = partition.next_order(at)
-    event = resolve(request, pinned, key, seed=asked.command_id, at=at, order=order)
+    event = resolve(
+        request,
+        pinned,
+        key,
+        seed=asked.command_id,
+        at=at,
+        order=order,
+        born=at if born is None else born,
+        schedule=schedule,
+    )
     if type(event) is Rejected:
         return event
+    verdict = _beside_its_equals(partition, event, newest)
+    if isinstance(verdict, Rejected):
+        return verdict
+    if isinstance(verdict, Shared):
+        return Decided(job_id=verdict.job_id, deduplicated=True)
     if key is not None and partition.job(event.job_id) is not None:
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
-    return Decided((event, *_withdrawn(partition, event, asked.offset)), event.job_id)
+    replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
+    begun = follow(begin(event, at), (), at, order)
+    withdrawn = _withdrawn(partition, event, asked.offset)
+    return Decided((*replaced, event, *begun, *withdrawn), event.job_id)
 
 
 def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros) -> Decision:
@@ -84,11 +113,59 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return expired
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
-    if refused := _closed(newest) or _full(partition) or too_large(command.payload):
+    full = _full(partition, original.queue)
+    if refused := _closed(newest) or full or too_large(command.payload):
         return refused
     order = partition.next_order(at)
     event = rerun(original, command, seed=asked.command_id, at=at, order=order)
-    return Decided((event,), event.job_id)
+    verdict = _beside_its_equals(partition, event, newest)
+    if isinstance(verdict, Rejected):
+        return verdict
+    if isinstance(verdict, Shared):
+        return Decided(job_id=verdict.job_id, deduplicated=True)
+    carried: tuple[JobEvent, ...] = ()
+    if command.from_failed:
+        if job is None:
+            return Rejected(
+                Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id
+            )
+        carried = carry(job, event.job_id)
+    replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
+    begun = follow(begin(event, at), carried, at, order)
+    return Decided((*replaced, event, *begun), event.job_id)
+
+
+def _beside_its_equals(
+    partition: Partition, event: JobRequested, newest: Pinned | None
+) -> Alone | Shared | Rejected:
+    """The newest word on concurrency, on the keys of the version that the job holds."""
+    digest = event.dedupe_digest
+    if digest is None or newest is None:
+        return Alone()
+    table = partition.dedupe
+    if event.once:
+        done = table.done(digest)
+        if done is not None:
+            return Rejected(Rejection.NOT_REPEATABLE, "an equal job has succeeded", done)
+        if table.done_of(event.queue, event.type) >= partition.bounds.once_max:
+            return Rejected(Rejection.QUEUE_FULL, "as many jobs that are done once as are held")
+    return POLICIES[newest.template.concurrency_policy](table.active(digest))
+
+
+def _replaced(
+    partition: Partition, replaces: tuple[JobId, ...], by: JobRequested, actor: str, at: Micros
+) -> tuple[Event, ...]:
+    """The cancels of those that a new job takes the place of, in the same entry."""
+    events: list[Event] = []
+    for job_id in replaces:
+        job = partition.jobs.get(job_id)
+        said = () if job is None else cancel(job, REPLACED, actor, at)
+        if not isinstance(said, Rejected):
+            events += [replace(event, replaced_by=by.job_id) for event in said]
+    return tuple(events)
+
+
+REPLACED = "replaced by a newer request"
 
 
 def _answered(partition: Partition, key: Key, asked: Asked, at: Micros) -> Decision | None:
@@ -122,8 +199,12 @@ def _closed(newest: Pinned | None) -> Rejected | None:
     return Rejected(Rejection.TEMPLATE_DISABLED, "the type's template is disabled")
 
 
-def _full(partition: Partition) -> Rejected | None:
+def _full(partition: Partition, name: QueueName) -> Rejected | None:
     bounds = partition.bounds
+    queue = partition.queues.get(name)
+    depth_max = None if queue is None else queue.settings.depth_max
+    if queue is not None and depth_max is not None and queue.pending >= depth_max:
+        return Rejected(Rejection.QUEUE_FULL, f"{depth_max} jobs are pending: more may not be")
     if partition.open_bytes >= bounds.open_bytes_max:
         return Rejected(Rejection.QUEUE_FULL, "the partition's open jobs fill their memory")
     if len(partition.keys) >= bounds.keys_max or len(partition.outcomes) >= bounds.commands_max:

@@ -98,17 +98,13 @@ class Closing(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """How a job stood, as the read model had it: for an owner who has forgotten it."""
 
     status: Literal["succeeded", "failed", "cancelled", "expired"]
-    version: int
     finished_at: Micros
-    position: int
-    """Offset up to which the read model had seen the partition."""
     result_ttl_us: int | None = None
     failed_ttl_us: int | None = None
     collected_at: Micros | None = None
     result_expires_at: Micros | None = None
     withdrawn: bool = False
     erased: bool = False
-    has_objects: bool = False
 
 
 class CancelJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,13 +9,20 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from ledger.domain import schemas
 from ledger.domain.canonical import sha256_hex
-from ledger.domain.commands import SECONDS_MAX, RequestJob, RerunJob, RetryAsk, Template
+from ledger.domain.commands import SECONDS_MAX, RequestJob, RerunJob, Template
 from ledger.domain.events import JobRequested, Labels
+from ledger.domain.dedupe import dedupe_digest
 from ledger.domain.failures import Retry
+from ledger.domain.flow_design import flow_of
+from ledger.domain.flow_plan import Flow
 from ledger.domain.ids import INLINE_BYTES_MAX, Micros, QueueName, micros, micros_of, new_job_id
 from ledger.domain.pointers import point
-from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.rejections import FieldError, Rejected, Rejection
+from ledger.domain.retries import merged_retry
+from ledger.domain.schemas import Schema
+from ledger.domain.strict_json import UnsafeInteger
 
 EMPTY = Raw(b"{}")
 _ordered = msgspec.json.Encoder(order="deterministic")
@@ -29,6 +36,8 @@ _ALWAYS_ALLOWED = frozenset(
         "scope",
         "idempotency_key",
         "template_version",
+        "extract",
+        "forward_headers",
     }
 )
 _OPTIONAL = tuple(
@@ -52,10 +61,14 @@ class Pinned(Struct, frozen=True, gc=False):
     start_timeout_us: int | None
     grace_us: int
     result_ttl_us: int | None
+    failed_ttl_us: int | None
     retry: Retry
+    flow: Flow | None
+    payload_schema: Schema | None
+    output_schema: Schema | None
 
 
-def pinned(version: int, template: Template) -> Pinned:
+def pinned(job_type: str, version: int, template: Template) -> Pinned:
     return Pinned(
         version,
         template,
@@ -64,8 +77,18 @@ def pinned(version: int, template: Template) -> Pinned:
         _micros(template.start_timeout_seconds),
         micros(template.cancel.grace_seconds),
         _micros(template.result_ttl_seconds),
+        _micros(template.failed_ttl_seconds),
         merged_retry(template.retry, UNSET),
+        flow_of(job_type, template),
+        _schema(template.payload_schema),
+        _schema(template.output_schema),
     )
+
+
+def _schema(content: Raw | UnsetType) -> Schema | None:
+    """None: there is none, or none that this version understands; a put would have refused it."""
+    schema = None if content is UNSET else schemas.compiled(content)
+    return None if isinstance(schema, schemas.Wrong) else schema
 
 
 class Key(Struct, frozen=True, gc=False):
@@ -80,16 +103,29 @@ class Key(Struct, frozen=True, gc=False):
 
 
 def resolve(
-    ask: RequestJob, by: Pinned | None, key: Key | None, *, seed: str, at: Micros, order: int
+    ask: RequestJob,
+    by: Pinned | None,
+    key: Key | None,
+    *,
+    seed: str,
+    at: Micros,
+    order: int,
+    born: Micros,
+    schedule: str | None = None,
 ) -> JobRequested | Rejected:
-    """The fact that a request comes to. `seed` is its command's id, `order` a place at the tail."""
+    """The fact that a request comes to. `seed` is its command's id, `order` a place at the tail,
+    `born` the instant in its id."""
     if wrong := _wrong(ask, by, at):
         return wrong
     if by is None:
         by = UNDECLARED
     template = by.template
+    try:
+        dedupe = dedupe_digest(ask, template) if by.version else None
+    except UnsafeInteger as error:
+        return _invalid(f"/payload{error.pointer}", str(error))
     return JobRequested(
-        new_job_id(ask.queue, at, (seed if key is None else key.digest).encode()),
+        new_job_id(ask.queue, born, (seed if key is None else key.digest).encode()),
         ask.queue,
         ask.type,
         EMPTY if ask.payload is UNSET else ask.payload,
@@ -113,8 +149,15 @@ def resolve(
         by.grace_us,
         template.exhausted_as,
         by.result_ttl_us if ask.result_ttl_seconds is UNSET else _micros(ask.result_ttl_seconds),
-        None if ask.failed_ttl_seconds is UNSET else _micros(ask.failed_ttl_seconds),
+        by.failed_ttl_us if ask.failed_ttl_seconds is UNSET else _micros(ask.failed_ttl_seconds),
         ask.payload_ref,
+        None,
+        by.flow,
+        dedupe,
+        not template.repeatable,
+        schedule,
+        None if ask.extract is None else Raw(msgspec.json.encode(ask.extract)),
+        ask.forward_headers,
     )
 
 
@@ -130,6 +173,8 @@ def rerun(
         payload_ref=original.payload_ref if command.payload is UNSET else None,
         labels=original.labels if command.labels is UNSET else command.labels,
         priority=original.priority if command.priority is UNSET else command.priority,
+        extract=original.extract if command.payload is UNSET else None,
+        schedule=None,
         ready_at=at,
         order=order,
         idempotency_key=None,
@@ -168,26 +213,6 @@ def content_digest(request: RequestJob) -> str:
     return _digest(asked)
 
 
-def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
-    """The request's words over the template's over the defaults."""
-    merged: dict[str, Any] = {}
-    for ask in (template, request):
-        if ask is UNSET:
-            continue
-        for name in RetryAsk.__struct_fields__:
-            value = getattr(ask, name)
-            if value is UNSET:
-                continue
-            if name == "backoff_seconds":
-                merged["backoff_us"] = tuple(micros(b) for b in value)
-            else:
-                merged[name] = value
-    return Retry(**merged) if merged else DEFAULT_RETRY
-
-
-DEFAULT_RETRY = Retry()
-
-
 def matches(
     where_queue: QueueName | None,
     types: tuple[str, ...] | None,
@@ -220,7 +245,20 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
             return _invalid(
                 f"/{name}", f"the template {request.type} does not let it be overridden"
             )
+    if request.payload_ref is None:  # Else who moved it has checked it.
+        payload = EMPTY if request.payload is UNSET else request.payload
+        return mismatch(by.payload_schema, payload, "/payload")
     return None
+
+
+def mismatch(schema: Schema | None, content: Raw, at: str) -> Rejected | None:
+    """What a template's schema says against a payload or output."""
+    if schema is None or not (errors := schema.errors(bytes(content))):
+        return None
+    fields = tuple(FieldError(at + error.pointer, error.message) for error in errors)
+    first = fields[0]
+    detail = f"{first.pointer}: {first.message}"
+    return Rejected(Rejection.VALIDATION_FAILED, detail, pointer=first.pointer, errors=fields)
 
 
 def too_large(payload: Raw | UnsetType) -> Rejected | None:
@@ -252,5 +290,5 @@ def _digest(value: object) -> str:
 
 
 NO_TEMPLATE = Template()
-UNDECLARED = pinned(0, NO_TEMPLATE)
+UNDECLARED = pinned("", 0, NO_TEMPLATE)
 """What holds for a type that nobody declared."""

@@ -16,6 +16,7 @@ from ledger.domain.events import (
     JobExpired,
     JobFailed,
     RetryScheduled,
+    StepCancelled,
 )
 from ledger.domain.failures import (
     BY_THE_CLOCK,
@@ -28,7 +29,20 @@ from ledger.domain.failures import (
     retry_at,
 )
 from ledger.domain.ids import Micros
-from ledger.domain.job import Job, Leased, Pending, Running, Settled, Step, Waiting
+from ledger.domain.flows import follow
+from ledger.domain.job import (
+    Blocked,
+    Job,
+    Leased,
+    Pending,
+    Running,
+    Settled,
+    Step,
+    Waiting,
+    cancel_of,
+    retry_of,
+)
+from ledger.domain.steps import current_lease
 
 NEVER = Micros(1 << 62)
 
@@ -77,11 +91,25 @@ def expire(job: Job, at: Micros, floor: Micros, order: int, now: Micros) -> tupl
             return (JobFailed(job.id, START_TIMEOUT),)
         return (JobExpired(job.id, START_TIMEOUT),)
     if job.cancel is not None and at >= _grace_end(job, floor):
-        return (JobCancelled(job.id, "grace_ended", job.cancel.reason, job.cancel.by),)
+        return follow(job, _grace_ended(job), now, order)
     for step in job.steps:
         if code := _lapsed(job, step, at, floor):
-            return _expire_attempt(job, step, code, now, order)
+            return follow(job, _expire_attempt(job, step, code, now, order), now, order)
     return ()
+
+
+def _grace_ended(job: Job) -> tuple[JobEvent, ...]:
+    """A step of a flow that is not cancelable runs on, to its own time-out."""
+    assert job.cancel is not None
+    if job.request.flow is None:
+        return (JobCancelled(job.id, "grace_ended", job.cancel.reason, job.cancel.by),)
+    return tuple(
+        StepCancelled(job.id, step.name, "grace_ended") for step in job.steps if _is_graced(job, step)
+    )
+
+
+def _is_graced(job: Job, step: Step) -> bool:
+    return current_lease(step) is not None and cancel_of(job, step) is not None
 
 
 def _lapsed(job: Job, step: Step, at: Micros, floor: Micros) -> str | None:
@@ -94,7 +122,7 @@ def _lapsed(job: Job, step: Step, at: Micros, floor: Micros) -> str | None:
             return LEASE_EXPIRED if at >= silent else None
         case Waiting(lease=lease, until=until):
             return WAIT_TIMEOUT if at >= _silence_end(lease.since, until, floor, period) else None
-        case Pending() | Settled():
+        case Blocked() | Pending() | Settled():
             return None
         case _:
             assert_never(step.phase)
@@ -105,11 +133,11 @@ def _expire_attempt(
 ) -> tuple[JobEvent, ...]:
     phase = step.phase
     assert isinstance(phase, Leased | Running | Waiting)
-    retryable = is_retryable(job.request.retry, code, None)
+    retryable = is_retryable(retry_of(job, step), code, None)
     expired = AttemptExpired(
         job.id, step.name, phase.lease.fence, step.attempt, code, MESSAGES[code], retryable
     )
-    return (expired, after_attempt(job, step, code, retryable, at, order))
+    return (expired, *after_attempt(job, step, code, retryable, at, order))
 
 
 def after_attempt(
@@ -120,18 +148,24 @@ def after_attempt(
     at: Micros,
     order: int,
     after_us: int = 0,
-) -> RetryScheduled | JobFailed | JobExpired | JobCancelled:
-    """What follows an attempt that went wrong: another one, or the end of the job."""
+) -> tuple[RetryScheduled | JobFailed | JobExpired | JobCancelled, ...]:
+    """What follows an attempt that went wrong: another one, or the end of the job. What follows
+    from a step's end in a flow is `flows.follow`'s to say."""
+    flow = job.request.flow
     if job.cancel is not None:
-        return JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by)
-    retry = job.request.retry
+        if flow is not None:
+            return ()
+        return (JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by),)
+    retry = retry_of(job, step)
     if retryable and step.attempt < retry.max_attempts:
         ready_at = retry_at(retry, job.id, step.attempt, at, after_us)
         place = order if retry.position == "tail" else job.order
-        return RetryScheduled(job.id, step.name, ready_at, place)
+        return (RetryScheduled(job.id, step.name, ready_at, place),)
+    if flow is not None:
+        return ()
     if code in BY_THE_CLOCK and job.request.exhausted_as == "expired":
-        return JobExpired(job.id, code)
-    return JobFailed(job.id, code)
+        return (JobExpired(job.id, code),)
+    return (JobFailed(job.id, code),)
 
 
 def _start_deadline(job: Job) -> Micros | None:
@@ -144,6 +178,8 @@ def _start_deadline(job: Job) -> Micros | None:
 def _grace_end(job: Job, floor: Micros) -> Micros:
     cancel = job.cancel
     if cancel is None or cancel.deadline is None:
+        return NEVER
+    if job.request.flow is not None and not any(_is_graced(job, step) for step in job.steps):
         return NEVER
     return _silence_end(cancel.requested_at, cancel.deadline, floor, job.request.grace_us)
 

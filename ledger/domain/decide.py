@@ -6,9 +6,23 @@ and applies that to the partition before deciding the next.
 
 from __future__ import annotations
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from ledger.domain import admission, bulk, deadlines, leases, runtimes, templates
+from ledger.domain import (
+    admission,
+    bulk,
+    deadlines,
+    leases,
+    models,
+    queue_control,
+    removal,
+    retention,
+    runtimes,
+    schedules,
+    templates,
+)
+from ledger.domain.cancel import cancel
 from ledger.domain.commands import (
     AcknowledgeCancel,
     Asked,
@@ -17,42 +31,53 @@ from ledger.domain.commands import (
     CancelJobs,
     CancelPart,
     Claim,
+    CollectJob,
     Command,
+    ConfirmDeleted,
     ConfirmPart,
+    ConfirmRemoved,
     DeclareInputLost,
+    DeleteModel,
+    DeleteSchedule,
+    DisableSchedule,
+    EnableSchedule,
     FailAttempt,
     Heartbeat,
     LockJob,
+    PauseQueue,
     ProgressSaid,
+    PutModel,
+    PutQueue,
+    PutSchedule,
     PutTemplate,
     ReleaseLease,
+    RemoveObjects,
     Report,
+    ReportedResult,
     ReportProgress,
     RequestJob,
     RerunJob,
+    ResumeQueue,
+    RunSchedule,
     StartAttempt,
     SubmitResult,
     WaitForCompletion,
+    WithdrawResult,
 )
+from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
-from ledger.domain.events import (
-    CancelRequested,
-    Event,
-    InputLost,
-    JobCancelled,
-    JobEvent,
-    LeaseGranted,
-    LeasesExtended,
-)
+from ledger.domain.events import Event, InputLost, JobEvent, LeaseGranted, LeasesExtended
+from ledger.domain.flow_plan import base_of
+from ledger.domain.flows import sinks_of
 from ledger.domain.ids import LEDGER_QUEUE, JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step
-from ledger.domain.leases import Held, refuse_closed, refuse_other_version
+from ledger.domain.leases import Held, Word
 from ledger.domain.partition import Partition
-from ledger.domain.progress import progressed
+from ledger.domain.progress import is_time, progressed
 from ledger.domain.rejections import Rejected, Rejection, not_found
 from ledger.domain.remembered import Outcome, identity_of
-from ledger.domain.steps import Pending, held_lease
+from ledger.domain.steps import held_lease
 
 
 def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
@@ -78,6 +103,34 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
             return Decided(bulk.confirm(partition, command), operation_id=command.operation_id)
         case PutTemplate():
             return templates.put(partition, command)
+        case PutQueue():
+            return queue_control.put(partition, command)
+        case PauseQueue():
+            return queue_control.pause(partition, command, asked.actor)
+        case ResumeQueue():
+            return queue_control.resume(partition, command, asked.actor)
+        case (
+            PutSchedule()
+            | DeleteSchedule()
+            | EnableSchedule()
+            | DisableSchedule()
+            | RunSchedule()
+        ):
+            return schedules.change(partition, command, asked, at)
+        case PutModel():
+            return models.put(partition, command)
+        case DeleteModel():
+            return models.delete(partition, command)
+        case CollectJob():
+            return _of_ended(command.job_id, retention.collect(partition, command, at))
+        case WithdrawResult():
+            return _of_ended(command.job_id, retention.withdraw(partition, command, at))
+        case ConfirmDeleted():
+            return _of_ended(command.job_id, retention.confirm_deleted(partition, command))
+        case RemoveObjects():
+            return removal.start(partition, command, asked)
+        case ConfirmRemoved():
+            return removal.end(partition, command)
         case DeclareInputLost():
             return Decided((InputLost(LEDGER_QUEUE, command.topic, command.first, command.end),))
         case RerunJob():
@@ -133,19 +186,68 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, actor, at, command.if_version))
         case LockJob():
+            if refused := _kept_from(partition, job):
+                return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
                 return decision
             granted = tuple(e for e in decision if isinstance(e, LeaseGranted))
             return Decided(decision, job.id, granted)
         case Heartbeat():
-            held = leases.heartbeat(job, command, at, partition.deferred_word(job.id))
+            word = partition.deferred_word(job.id, command.fence)
+            held = leases.heartbeat(job, command, at, word)
             return held if isinstance(held, Rejected) else Decided(_held(job, held), job.id)
         case ReportProgress():
-            word = partition.deferred_word(job.id)
+            word = partition.deferred_word(job.id, command.fence)
             return _accepted(job, leases.progress(job, command, at, word))
         case _:
-            return _accepted(job, leases.say(job, command, at, partition.next_order(at)))
+            return _accepted(job, _say(partition, job, command, at, partition.next_order(at)))
+
+
+def _say(
+    partition: Partition, job: Job, word: Word, at: Micros, order: int
+) -> leases.Decision:
+    if isinstance(word, SubmitResult | ReportedResult):
+        if refused := _wrong_output(partition, job, word):
+            return refused
+    return leases.say(job, word, at, order)
+
+
+def _wrong_output(
+    partition: Partition, job: Job, word: SubmitResult | ReportedResult
+) -> Rejected | None:
+    """What the schema of the job's own version says; in a flow only of what is to be its result."""
+    version = job.request.template_version
+    if version is None or word.output is UNSET or job.end is not None:
+        return None
+    pinned = partition.queues[job.request.queue].template(job.request.type, version)
+    if pinned is None or pinned.output_schema is None:
+        return None
+    step = quoted_step(job, word.fence)
+    flow = job.request.flow
+    if flow is not None:
+        last = [plan.name for plan in sinks_of(flow)]
+        if step is None or len(last) > 1 or base_of(step.name) != last[0] != step.name:
+            return None
+    if step is None:
+        return None
+    refused = mismatch(pinned.output_schema, word.output, "/output")
+    return None if refused is None else replace(refused, job_id=job.id)
+
+
+def _kept_from(partition: Partition, job: Job) -> Rejected | None:
+    """Why nothing of the job may be leased now, whoever asks."""
+    queue = partition.queues[job.request.queue]
+    if job.end is not None:
+        return None
+    if queue.paused is not None:
+        detail = f"the queue is paused: {queue.paused.reason}"
+        return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+    full = queue.limits.full(job) if queue.limits else None
+    if full is None or all(held_lease(step) for step in job.steps):
+        return None
+    detail = f"{queue.limits.max_of(full)} jobs hold a lease under its limit"
+    return Rejected(Rejection.LIMIT_REACHED, detail, job.id)
 
 
 def due(partition: Partition, job: Job, at: Micros, now: Micros | None = None) -> tuple[Event, ...]:
@@ -153,12 +255,14 @@ def due(partition: Partition, job: Job, at: Micros, now: Micros | None = None) -
     nothing. `now` is the instant of the entry, where it is later: what begins begins then."""
     now = at if now is None else now
     events = deadlines.expire(job, at, partition.floor, partition.next_order(now), now)
-    deferred = partition.deferred.get(job.id)
-    if events or deferred is None:
+    if events:
         return events
-    fence, word = deferred
-    step = quoted_step(job, fence)
-    return () if step is None else progressed(job, step, fence, word, now)
+    words: tuple[Event, ...] = ()
+    for fence, word in partition.deferred.get(job.id, {}).items():
+        step = quoted_step(job, fence)
+        if step is not None and is_time(step, now):
+            words += progressed(job, step, fence, word, now)
+    return words
 
 
 def defer(partition: Partition, command: Command, at: Micros) -> None:
@@ -180,24 +284,7 @@ def defer(partition: Partition, command: Command, at: Micros) -> None:
             pass
 
 
-# --- Cancel --------------------------------------------------------------------------------------
-def cancel(
-    job: Job, reason: str, by: str, at: Micros, if_version: int | None = None
-) -> tuple[Event, ...] | Rejected:
-    """Pending: at once. Leased, running, waiting: the runtime is asked to stop within the grace."""
-    if refused := refuse_closed(job) or refuse_other_version(job, if_version):
-        return refused
-    if not job.request.cancel_supported:
-        return Rejected(
-            Rejection.CANCEL_NOT_SUPPORTED, "the job's template allows no cancel", job.id
-        )
-    if job.cancel is not None:
-        return ()
-    if all(isinstance(step.phase, Pending) for step in job.steps):
-        return (JobCancelled(job.id, "at_once", reason, by),)
-    return (CancelRequested(job.id, Micros(at + job.request.grace_us), reason, by),)
-
-
+# --- Bulk ----------------------------------------------------------------------------------------
 def _start_bulk(partition: Partition, command: CancelJobs, asked: Asked) -> Decision:
     started = bulk.start(partition, command, asked)
     if isinstance(started, Rejected):
@@ -221,7 +308,7 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         if job is None:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
-        decision = leases.say(job, word, at, order)
+        decision = _say(partition, job, word, at, order)
         if type(decision) is Rejected:
             if not leases.said_again(job, word):
                 refused.append(replace(decision, fence=word.fence))
@@ -236,8 +323,13 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
 
 
 def _claim(partition: Partition, command: Claim, at: Micros) -> Decision:
+    """Paused queues are passed over; it is refused if all are."""
     granted: list[LeaseGranted] = []
-    for queue in dict.fromkeys(command.queues):
+    queues = tuple(dict.fromkeys(command.queues))
+    known = [partition.queues.get(queue) for queue in queues]
+    if all(queue is not None and queue.paused is not None for queue in known):
+        return Rejected(Rejection.QUEUE_PAUSED, "the queue is paused: nothing of it is leased")
+    for queue in queues:
         room = command.limit - len(granted)
         granted += runtimes.offer(partition, queue, command.types, command.runtime_id, room, at)
     return Decided(tuple(granted), grants=tuple(granted))
@@ -246,11 +338,15 @@ def _claim(partition: Partition, command: Claim, at: Micros) -> Decision:
 def _held(job: Job, held: Held) -> tuple[Event, ...]:
     if held.extension is None:
         return held.events
-    runtime_id = next(
-        (lease.runtime_id for step in job.steps if (lease := held_lease(step))), RuntimeId("")
-    )
+    step = quoted_step(job, held.extension.fence)
+    lease = held_lease(step) if step is not None else None
+    runtime_id = RuntimeId("") if lease is None else lease.runtime_id
     extended = LeasesExtended(job.request.queue, runtime_id, (held.extension,))
     return (*held.events, extended)
+
+
+def _of_ended(job_id: JobId, decision: tuple[Event, ...] | Rejected) -> Decision:
+    return decision if isinstance(decision, Rejected) else Decided(decision, job_id)
 
 
 def _accepted(job: Job, decision: tuple[Event, ...] | Rejected) -> Decision:

@@ -68,6 +68,8 @@ class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     """None: a plain job, of the one step `main`."""
     dedupe_digest: str | None = None
     """Of what the template's `dedupe_keys` point to; 32 hex digits. None: nothing equals it."""
+    once: bool = False
+    """Its type is not repeatable: once it has succeeded, its equals are refused for ever."""
     schedule: str | None = None
     """Whose occurrence it is."""
     extract: Raw | None = None

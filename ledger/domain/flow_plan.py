@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ledger.domain.failures import Retry
-from ledger.domain.ids import SECOND, StepName
+from ledger.domain.ids import StepName
 
 ALL_STEPS_SUCCEEDED = "all_steps_succeeded"
 ANY_STEP_SUCCEEDED = "any_step_succeeded"
@@ -35,7 +35,8 @@ class StepPlan(Struct, frozen=True, gc=False, omit_defaults=True):
     """A condition; false, or undefined: the step is skipped."""
     each: str | None = None
     """JSON pointer `/<step>/…` to a list in an earlier output: one instance of the step an item."""
-    timeout_us: int = 120 * SECOND
+    timeout_us: int | None = None
+    """None: the job's."""
     retry: Retry = ONCE
     cancelable: bool = True
     progress_from: float = 0.0

@@ -33,6 +33,9 @@ MAIN = StepName("main")
 LEDGER_QUEUE = QueueName("_ledger")
 """Reserved: holds what spans queues, such as bulk operations."""
 
+MODELS_QUEUE = QueueName("models")
+"""Where the calls of all models wait; a job's type is its model's name."""
+
 INLINE_BYTES_MAX = 65_536
 """Of the JSON of a payload or output that lies in the log itself."""
 

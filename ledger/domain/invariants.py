@@ -13,7 +13,6 @@ from msgspec import Struct
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
-    JobCollected,
     JobEvent,
     JobRequested,
     LeaseGranted,
@@ -22,7 +21,7 @@ from ledger.domain.events import (
 )
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
 from ledger.domain.partition import Partition
-from ledger.domain.remembered import identity_of
+from ledger.domain.remembered import LATE_EVENTS, identity_of
 from ledger.domain.steps import Status
 from ledger.domain.traces import Trace
 
@@ -167,6 +166,7 @@ class Invariants:
         if event.order <= partition.order:
             self._say("I16", event.job_id, f"place {event.order} is not behind {partition.order}")
         trace = self._traces[event.job_id] = Trace(event)
+        trace.opaque = event.flow is not None
         self._wait(trace)
 
     def _check_key(self, event: JobRequested, at: Micros) -> None:
@@ -183,8 +183,8 @@ class Invariants:
         trace = self._traces.get(event.job_id)
         if trace is None:
             closed = self.partition.closed.get(event.job_id)
-            fits = closed is not None and closed.end is Status.SUCCEEDED
-            if not (isinstance(event, JobCollected) and fits):
+            fits = closed is None or closed.end in (Status.SUCCEEDED, Status.FAILED)
+            if not (isinstance(event, LATE_EVENTS) and fits):
                 self._say("I10", event.job_id, f"{event.TYPE} on a job that is not open")
             return
         touched[event.job_id] = trace

@@ -175,7 +175,8 @@ def worker_type_of(job: Job, step: Step) -> str:
 
 def timeout_of(job: Job, step: Step) -> int:
     flow = job.request.flow
-    return job.request.timeout_us if flow is None else flow.plan(step.name).timeout_us
+    own = None if flow is None else flow.plan(step.name).timeout_us
+    return job.request.timeout_us if own is None else own
 
 
 def retry_of(job: Job, step: Step) -> Retry:
@@ -560,11 +561,6 @@ def _with_output(part: Part, event: StepSucceeded | StepCarried) -> Part:
 
 def _carried(job: Job, event: StepCarried, at: Micros) -> Job | Misfit:
     step = _named(job, event.step)
-    if step is None and (base := _named(job, base_of(event.step))) is not None:
-        # The first instance that is carried over takes the place of its step.
-        step = replace(base, name=event.step)
-        place = job.steps.index(base)
-        job = replace(job, steps=(*job.steps[:place], step, *job.steps[place + 1 :]))
     if step is None or step.part is None or type(step.phase) is not Blocked:
         return _misfit(event, job)
     part = _with_output(step.part, event)

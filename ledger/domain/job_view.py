@@ -14,15 +14,14 @@ from ledger.domain.job import (
     Cancel,
     Job,
     Lease,
-    Leased,
+    Pending,
     Progress,
-    Running,
-    Settled,
     Status,
     Step,
-    Waiting,
     held_lease,
     status,
+    status_of,
+    worker_type_of,
 )
 
 
@@ -60,6 +59,7 @@ class StepView(Struct, frozen=True, gc=False):
     started_at: str | None
     finished_at: str | None
     error: ErrorView | None
+    lease: LeaseView | None
 
 
 class LeaseView(Struct, frozen=True, gc=False):
@@ -113,6 +113,8 @@ class JobView(Struct, frozen=True, gc=False):
     lease: LeaseView | None
     cancel: CancelView | None
     result: ResultView | None
+    degraded: bool
+    """Of a flow that went on without a step that had failed."""
     error: ErrorView | None
     retried_from: str | None
     replaced_by: str | None
@@ -136,6 +138,7 @@ def job_json(job: Job) -> bytes:
 def job_view(job: Job) -> JobView:
     asked = job.request
     where = status(job)
+    is_flow = asked.flow is not None
     delayed = asked.ready_at > job.created_at
     return JobView(
         id=asked.job_id,
@@ -157,20 +160,21 @@ def job_view(job: Job) -> JobView:
         result_ttl_seconds=_seconds(asked.result_ttl_us),
         failed_ttl_seconds=_seconds(asked.failed_ttl_us),
         template_version=asked.template_version,
-        attempt=max(step.attempt for step in job.steps),
+        attempt=_passes(job) if is_flow else job.steps[0].attempt,
         max_attempts=asked.retry.max_attempts,
-        progress=_progress(job.steps[0].progress),
-        steps=tuple(_step(step, asked.type) for step in job.steps),
+        progress=_progress_of_flow(job) if is_flow else _progress(job.steps[0].progress),
+        steps=tuple(_step(step, worker_type_of(job, step)) for step in job.steps),
         lease=_oldest_lease(job),
         cancel=_cancel(job.cancel),
         result=_result(job),
+        degraded=job.degraded,
         error=None if where is Status.SUCCEEDED else _latest_error(job),
         retried_from=asked.retried_from,
-        replaced_by=None,
-        schedule=None,
+        replaced_by=job.replaced_by,
+        schedule=asked.schedule,
         created_at=rfc3339(job.created_at),
         ready_at=rfc3339(_ready_at(job)),
-        started_at=_instant(job.steps[0].started_at),
+        started_at=_instant(job.first_started_at if is_flow else job.steps[0].started_at),
         finished_at=_instant(job.finished_at),
         collected_at=_instant(job.collected_at),
         result_expires_at=_instant(job.result_expires_at),
@@ -180,8 +184,13 @@ def job_view(job: Job) -> JobView:
 
 def _ready_at(job: Job) -> Micros:
     """Of the attempt that waits now, else of the first."""
-    phase = job.steps[0].phase
-    return phase.ready_at if hasattr(phase, "ready_at") else job.request.ready_at
+    waits = [step.phase.ready_at for step in job.steps if type(step.phase) is Pending]
+    return min(waits) if waits else job.request.ready_at
+
+
+def _passes(job: Job) -> int:
+    """A flow's attempts are its passes: 0 before the first lease."""
+    return job.passes if job.fence else 0
 
 
 def _instant(at: Micros | None) -> str | None:
@@ -210,6 +219,25 @@ def _progress(progress: Progress | None) -> ProgressView | None:
     return ProgressView(progress.percent, progress.phase, progress.message, rfc3339(progress.at))
 
 
+def _progress_of_flow(job: Job) -> ProgressView | None:
+    """How far the pass is, with the last word that a step said; else the step that is at work."""
+    if job.percent is None and job.first_started_at is None:
+        return None
+    said = [step.progress for step in job.steps if step.progress is not None]
+    last = max(said, key=lambda progress: progress.at, default=None)
+    at = max((s.finished_at or s.started_at or 0 for s in job.steps), default=0)
+    busy = next((step for step in job.steps if held_lease(step) is not None), None)
+    phase = None if last is None or (busy is not None and busy.progress is None) else last.phase
+    if phase is None and busy is not None:
+        phase = busy.name
+    return ProgressView(
+        job.percent or 0.0,
+        phase,
+        None if last is None else last.message,
+        rfc3339(Micros(max(at, 0 if last is None else last.at) or job.created_at)),
+    )
+
+
 def _error(failure: Failure | None) -> ErrorView | None:
     if failure is None:
         return None
@@ -223,18 +251,7 @@ def _latest_error(job: Job) -> ErrorView | None:
 
 
 def step_status(step: Step) -> str:
-    phase = step.phase
-    match phase:
-        case Settled():
-            return phase.status
-        case Leased():
-            return Status.LEASED
-        case Running():
-            return Status.RUNNING
-        case Waiting():
-            return Status.WAITING
-        case _:
-            return Status.PENDING
+    return status_of(step.phase)
 
 
 def _step(step: Step, job_type: str) -> StepView:
@@ -249,6 +266,7 @@ def _step(step: Step, job_type: str) -> StepView:
         started_at=_instant(step.started_at),
         finished_at=_instant(step.finished_at),
         error=_error(step.failure),
+        lease=None if lease is None else lease_view(step, lease),
     )
 
 

@@ -7,6 +7,7 @@ from typing import assert_never
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
@@ -38,9 +39,13 @@ from ledger.domain.events import (
     LeaseGranted,
     LeaseReleased,
     Ref,
+    StepCancelled,
+    StepFailed,
+    StepSucceeded,
     WaitStarted,
 )
-from ledger.domain.failures import RELEASED, is_retryable
+from ledger.domain.failures import MESSAGES, RELEASED, is_retryable
+from ledger.domain.flows import follow
 from ledger.domain.ids import (
     INLINE_BYTES_MAX,
     NO_SESSION,
@@ -51,10 +56,27 @@ from ledger.domain.ids import (
     micros,
     rfc3339,
 )
-from ledger.domain.job import Job, Misfit, evolve, quoted_step, status
+from ledger.domain.job import (
+    Job,
+    Misfit,
+    evolve,
+    quoted_step,
+    retry_of,
+    status,
+    timeout_of,
+)
 from ledger.domain.progress import merged, progressed
 from ledger.domain.rejections import Rejected, Rejection
-from ledger.domain.steps import EndedHow, Leased, Pending, Status, Step, Waiting, held_lease
+from ledger.domain.steps import (
+    EndedHow,
+    Leased,
+    Pending,
+    Settled,
+    Status,
+    Step,
+    Waiting,
+    held_lease,
+)
 from ledger.domain.strict_json import UnsafeInteger
 
 RELEASES_MAX = 100
@@ -126,12 +148,14 @@ def grant(
     *,
     session: Session = NO_SESSION,
     number: int = 0,
+    fences: int = 1,
 ) -> LeaseGranted:
+    """`fences`: how many of the job's are given at once, this one the last of them."""
     return LeaseGranted(
         job_id=job.id,
         step=step.name,
         runtime_id=runtime_id,
-        fence=Fence(job.fence + 1),
+        fence=Fence(job.fence + fences),
         attempt=step.attempt + 1,
         until=Micros(at + job.request.lease_us),
         session=session,
@@ -181,20 +205,25 @@ def started(job: Job, step: Step, at: Micros) -> Events:
     phase = step.phase
     if type(phase) is not Leased:
         return NOTHING_NEW
-    deadline = Micros(at + job.request.timeout_us)
+    deadline = Micros(at + timeout_of(job, step))
     return (AttemptStarted(job.id, step.name, phase.lease.fence, deadline),)
 
 
 # --- Ending it -----------------------------------------------------------------------------------
 def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
     """One word on one job. `order` is the place behind all that wait, for a retry at the tail."""
-    if type(word) is ReportedResult:
-        return _result(job, word, at)
+    decision = _result(job, word, at) if type(word) is ReportedResult else _said(job, word, at, order)
+    if job.request.flow is None or type(decision) is Rejected:
+        return decision
+    return follow(job, decision, at, order)
+
+
+def _said(job: Job, word: Word, at: Micros, order: int) -> Decision:
     match word:
         case ReportedStart() | StartAttempt():
             step = _current(job, word.fence)
             return step if type(step) is Rejected else started(job, step, at)
-        case SubmitResult():
+        case SubmitResult() | ReportedResult():
             return _result(job, word, at)
         case ReportedFailure() | FailAttempt():
             return _fail(job, word, at, order)
@@ -215,8 +244,9 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
             output_hash = hash_of(word.output, word.output_ref, None)
         except UnsafeInteger as error:
             return _invalid(job, f"/output{error.pointer}", str(error))
-    if job.end is not None:
-        return refuse_result_on_closed(job, output_hash)
+    accepted = accepted_hash(job, word.fence)
+    if accepted is not None:
+        return _result_again(job, accepted, output_hash)
     step = _current(job, word.fence)
     if type(step) is Rejected:
         return step
@@ -230,9 +260,12 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
             status(job),
             "/output",
         )
-    done = JobSucceeded(
+    kind = JobSucceeded if job.request.flow is None else StepSucceeded
+    done = kind(
         job.id, step.name, word.fence, step.attempt, output_hash, word.output, word.output_ref
     )
+    if word.extract is not None:
+        done = replace(done, extract=Raw(msgspec.json.encode(word.extract)))
     return (*started(job, step, at), done)
 
 
@@ -253,7 +286,7 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
         return step
     if word.details is not UNSET and len(word.details) > DETAILS_BYTES_MAX:
         return _invalid(job, "/details", f"longer than {DETAILS_BYTES_MAX} bytes")
-    retryable = is_retryable(job.request.retry, word.code, word.retryable)
+    retryable = is_retryable(retry_of(job, step), word.code, word.retryable)
     failed = AttemptFailed(
         job.id,
         step.name,
@@ -266,7 +299,7 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
     )
     after_us = micros(word.retry_after_seconds or 0)
     then = after_attempt(job, step, word.code, retryable, at, order, after_us)
-    return (*started(job, step, at), failed, then)
+    return (*started(job, step, at), failed, *then)
 
 
 def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: int) -> Decision:
@@ -279,11 +312,17 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
         return _given_up(job)
     spent = job.releases >= RELEASES_MAX
     released = LeaseReleased(job.id, step.name, word.fence, word.reason, spent)
-    if job.cancel is not None:
+    is_last = spent and step.attempt >= retry_of(job, step).max_attempts
+    if job.request.flow is not None:
+        if job.cancel is not None:
+            return (StepCancelled(job.id, step.name, "attempt_ended"),)
+        if is_last:
+            return (released, StepFailed(job.id, step.name, RELEASED, MESSAGES[RELEASED]))
+    elif job.cancel is not None:
         cancelled = JobCancelled(job.id, "attempt_ended", job.cancel.reason, job.cancel.by)
         return (released, cancelled)
-    if spent and step.attempt >= job.request.retry.max_attempts:
-        return (released, after_attempt(job, step, RELEASED, False, at, order))
+    elif is_last:
+        return (released, *after_attempt(job, step, RELEASED, False, at, order))
     return (released,)
 
 
@@ -303,6 +342,8 @@ def _acknowledge_cancel(job: Job, word: AcknowledgeCancel | ReportedCancel) -> D
         return step
     if job.cancel is None:
         return _refused(Rejection.JOB_NOT_PENDING, job, "nobody asked for a cancel")
+    if job.request.flow is not None:
+        return (StepCancelled(job.id, step.name, "acknowledged"),)
     return (JobCancelled(job.id, "acknowledged", job.cancel.reason, job.cancel.by),)
 
 
@@ -321,11 +362,18 @@ def refuse_other_version(job: Job, wanted: int | None) -> Rejected | None:
     )
 
 
-def refuse_result_on_closed(job: Job, output_hash: str) -> Decision:
+def accepted_hash(job: Job, fence: Fence) -> str | None:
+    """Of the result that was accepted before this one; None: none that this one could repeat."""
+    for step in job.steps:
+        its = step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded"
+        if its and step.part is not None and type(step.phase) is Settled:
+            return step.part.output_hash
+    return None if job.result is None else job.result.output_hash
+
+
+def _result_again(job: Job, accepted: str, output_hash: str) -> Decision:
     """The same result again is no news; another is told that it came too late."""
-    if job.result is None:
-        return refuse_closed(job) or NOTHING_NEW
-    if job.result.output_hash == output_hash:
+    if accepted == output_hash:
         return NOTHING_NEW
     return _refused(
         Rejection.RESULT_ALREADY_EXISTS, job, "another result was accepted before this one"

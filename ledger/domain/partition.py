@@ -3,8 +3,10 @@ that hold them are not: `apply` moves them by one entry, in place, and never rai
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ledger.domain import deadlines
-from ledger.domain.commands import ProgressSaid
+from ledger.domain.commands import Limit, ProgressSaid
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
@@ -25,14 +27,28 @@ from ledger.domain.events import (
     JobRequested,
     LeaseGranted,
     LeasesExtended,
+    ModelDeleted,
+    ModelPut,
+    QueuePaused,
+    QueuePut,
+    QueueResumed,
     RequestForwarded,
     RuntimeEnded,
     RuntimeStarted,
+    ScheduleDeleted,
+    ScheduleDisabled,
+    ScheduleEnabled,
+    ScheduleFired,
+    SchedulePut,
+    ScheduleSkipped,
+    ScheduleStopped,
     TemplatePut,
     Unknown,
 )
-from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName
-from ledger.domain.job import Job, Misfit, begin, evolve, extend, quoted_step
+from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
+from ledger.domain.dedupe import Dedupe
+from ledger.domain.job import Job, Misfit, begin, evolve, extend, quoted_step, status, worker_type_of
+from ledger.domain.limits import Key
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -42,14 +58,24 @@ from ledger.domain.queues import RuntimeSession as RuntimeSession
 from ledger.domain.ready import Place, Ready
 from ledger.domain.remembered import KEYED as KEYED
 from ledger.domain.remembered import Bounds as Bounds
-from ledger.domain.remembered import ClosedJobs, KeyHolder, Keys, Outcomes
+from ledger.domain.remembered import (
+    LATE_EVENTS,
+    ClosedJobs,
+    KeyHolder,
+    Keys,
+    Late,
+    LateEvent,
+    Outcomes,
+)
 from ledger.domain.remembered import Outcome as Outcome
 from ledger.domain.remembered import identity_of as identity_of
 from ledger.domain.sizes import size_of, size_of_said
-from ledger.domain.steps import Pending
+from ledger.domain.steps import Pending, Status, Step, current_lease
 from ledger.domain.timers import Timers
 
 _JOB_KINDS = frozenset(JOB_EVENTS)
+PASSED_MAX = 1_000
+"""Steps that are passed over in one search for the leases just about to be given, at most."""
 FORGET_EVERY = 8
 """Entries between two looks at what is past its time."""
 
@@ -76,6 +102,8 @@ class Partition:
         self.closed = ClosedJobs(bounds)
         self.queues: dict[QueueName, Queue] = {}
         self.keys = Keys()
+        self.dedupe = Dedupe()
+        self.schedule_timers: Timers[tuple[QueueName, str]] = Timers()
         self.outcomes = Outcomes(bounds)
         self.refused_at: dict[tuple[str, ...], Micros] = {}
         self.operations = Operations()
@@ -83,15 +111,17 @@ class Partition:
         self.bulk_done = self.operations.done
         """How many jobs matched in parts that have ended here, for a question asked again."""
         self.bulks = self.operations.all
-        self.timers = Timers()
+        self.timers: Timers[JobId] = Timers()
         self.delayed: set[JobId] = set()
         """Pending jobs that no lane holds yet: their time had not come when they began to wait."""
-        self.deferred: dict[JobId, tuple[Fence, ProgressSaid]] = {}
+        self.deferred: dict[JobId, dict[Fence, ProgressSaid]] = {}
         """Progress that came within a second of the last; not in the log."""
         self.touched: dict[JobId, Job] = {}
         """Jobs as the entries since the last `drain_touched` left them."""
-        self.taken: set[JobId] = set()
-        """Jobs granted in the entry that is being decided."""
+        self.late: dict[JobId, Late] = {}
+        """What became of jobs that were forgotten before it."""
+        self.taken: set[tuple[JobId, StepName]] = set()
+        """Steps granted in the entry that is being decided."""
         self.misfits = 0
         self.unknown = 0
 
@@ -108,27 +138,48 @@ class Partition:
 
     def next_ready(self, queue: QueueName, types: tuple[str, ...]) -> Job | None:
         """The job of that queue that a runtime of these types is to get now."""
-        return next(iter(self.best(queue, types, 1, self.now)), None)
+        found = self.best(queue, types, 1, self.now)
+        return found[0][0] if found else None
 
-    def best(self, queue: QueueName, types: tuple[str, ...], many: int, at: Micros) -> list[Job]:
-        """Up to `many` jobs that may be leased now, best first, less those taken already."""
+    def best(
+        self, queue: QueueName, types: tuple[str, ...], many: int, at: Micros
+    ) -> list[tuple[Job, Step]]:
+        """Up to `many` steps that may be leased now, best first, less those taken already. None of
+        a queue that is paused."""
         self.now = max(at, self.now)
         known = self.queues.get(queue)
-        found: list[Job] = []
-        if known is None or many < 1:
+        found: list[tuple[Job, Step]] = []
+        if known is None or many < 1 or known.paused is not None:
             return found
-        taken = self.taken
-        for job_id in known.ready.best(types):
-            if job_id in taken:
+        taken, limits = self.taken, known.limits
+        more: Counter[Key] = Counter()
+        passed = 0
+        for place in known.ready.best(types):
+            _, job_id, name = place
+            if (job_id, name) in taken:
                 continue
-            found.append(self.jobs[job_id])
+            job = self.jobs[job_id]
+            step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
+            assert step is not None  # It is ready, so it is there.
+            if limits:
+                full = limits.full(job, more)
+                if full is not None:
+                    if limits.is_recorded(full):
+                        worker_type = worker_type_of(job, step)
+                        limits.park(full, job.request.priority, place, worker_type)
+                    passed += 1
+                    if passed == PASSED_MAX and found:
+                        break
+                    continue
+                more.update(limits.keys(job))
+            found.append((job, step))
             if len(found) == many:
                 break
         return found
 
-    def deferred_word(self, job_id: JobId) -> ProgressSaid | None:
+    def deferred_word(self, job_id: JobId, fence: Fence) -> ProgressSaid | None:
         kept = self.deferred.get(job_id)
-        return kept[1] if kept is not None else None
+        return kept.get(fence) if kept is not None else None
 
     def next_order(self, at: Micros) -> int:
         """Behind all that wait now. Grows with time, so that it compares across partitions."""
@@ -172,13 +223,20 @@ class Partition:
         step = quoted_step(job, fence) if job is not None else None
         if job is None or step is None or step.progress is None or said is None:
             return
-        kept = self.deferred.get(job_id)
-        word = merged(step.progress, merged(kept[1], said) if kept else said)
+        kept = self.deferred_word(job_id, fence)
+        word = merged(step.progress, merged(kept, said) if kept else said)
         if word == recorded(step.progress):
-            self.deferred.pop(job_id, None)
+            self.drop_word(job_id, fence)
             return
-        self.deferred[job_id] = (fence, word)
+        self.deferred.setdefault(job_id, {})[fence] = word
         self.timers.arm(job_id, Micros(max(at, step.progress.at + PERIOD_US)))
+
+    def drop_word(self, job_id: JobId, fence: Fence) -> None:
+        kept = self.deferred.get(job_id)
+        if kept is not None:
+            kept.pop(fence, None)
+            if not kept:
+                del self.deferred[job_id]
 
     # --- The fold --------------------------------------------------------------------------------
     def apply(self, entry: Entry) -> None:
@@ -223,7 +281,7 @@ class Partition:
             if event.number:
                 self.queue(before.request.queue).count_assignment(event)
         elif type(event) is JobProgressed:
-            self.deferred.pop(event.job_id, None)
+            self.drop_word(event.job_id, event.fence)
         self._replace(before, after, at)
 
     def _apply_to_absent(self, event: JobEvent, at: Micros) -> None:
@@ -231,12 +289,22 @@ class Partition:
         if before is None and isinstance(event, JobRequested):
             self._open(event, at)
             return
+        if before is None and isinstance(event, LATE_EVENTS):
+            self._note_late(event, at)
+            return
         after = None if before is None else evolve(before, event, at)
         if before is None or after is None or isinstance(after, Misfit):
             self.misfits += 1
             return
         self.closed.replace(before, after)
         self.touched[after.id] = after
+
+    def _note_late(self, event: LateEvent, at: Micros) -> None:
+        """The first one collected it; what is withdrawn stays so."""
+        late = self.late.pop(event.job_id, None) or Late()
+        self.late[event.job_id] = late.after(event, at)
+        if len(self.late) > self.bounds.closed_max:
+            del self.late[next(iter(self.late))]
 
     def _apply_to_queue(self, event: Event, at: Micros) -> None:
         fits = True
@@ -254,7 +322,30 @@ class Partition:
             case RuntimeEnded():
                 self.queue(event.queue).end_session(event)
             case TemplatePut():
-                fits = self.queue(event.queue).put_template(event)
+                queue = self.queue(event.queue)
+                fits = queue.put_template(event)
+                newest = queue.template(event.type)
+                if fits and newest is not None:
+                    self._declare(queue, event.type, newest.template.limits)
+            case QueuePut():
+                queue = self.queue(event.queue)
+                fits = queue.put_settings(event)
+                self._declare(queue, "", queue.settings.limits)
+            case QueuePaused() | QueueResumed():
+                self.queue(event.queue).pause(event, at)
+            case (
+                SchedulePut()
+                | ScheduleDeleted()
+                | ScheduleEnabled()
+                | ScheduleDisabled()
+                | ScheduleFired()
+                | ScheduleSkipped()
+                | ScheduleStopped()
+            ):
+                fits = self.queue(event.queue).schedules.apply(event, at)
+                self._arm_schedule(event.queue, event.name)
+            case ModelPut() | ModelDeleted():
+                fits = self.queue(event.queue).apply_model(event)
             case CommandRejected():
                 self._note_refusal(event, at)
             case (
@@ -290,8 +381,12 @@ class Partition:
         self.open_bytes += size_of(job)
         if event.key_digest is not None:
             self._hold_key(event, at)
+        queue = self.queue(event.queue)
         if event.template_version is not None:
-            self.queue(event.queue).pin(event.type, event.template_version)
+            queue.pin(event.type, event.template_version)
+        if event.dedupe_digest is not None:
+            self.dedupe.open(event)
+        queue.pending += 1
         self._wait(job, at)
         if event.ready_at > at or event.start_timeout_us is not None:
             self._arm(job, at)
@@ -299,18 +394,42 @@ class Partition:
     def _replace(self, before: Job, after: Job, at: Micros) -> None:
         job_id = before.request.job_id
         self.touched[job_id] = after
+        queue = self.queues[before.request.queue]
+        queue.pending += _is_pending(after) - _is_pending(before)
         if after.end is not None:
             self._close(job_id, before, after)
-            return
-        self.jobs[job_id] = after
-        was, step = before.steps[0], after.steps[0]
+        else:
+            self.jobs[job_id] = after
+            if len(after.steps) == 1 == len(before.steps):
+                self._replace_step(before.steps[0], after, after.steps[0], at)
+            else:
+                self._replace_steps(before, after, at)
+            self._arm(after, at)
+        if queue.limits:
+            for priority, place, worker_type in queue.limits.moved(before, after):
+                queue.ready.add(worker_type, priority, place)
+
+    def _replace_step(self, was: Step, after: Job, step: Step, at: Micros) -> None:
+        """Of a job with one step, as most are."""
         if step.failure is not was.failure or step.progress is not was.progress:
             self.open_bytes += size_of_said(step) - size_of_said(was)
         if type(step.phase) is Pending and type(was.phase) is not Pending:
             self.order = max(self.order, after.order)
-            self.deferred.pop(job_id, None)
+            self.deferred.pop(after.request.job_id, None)
             self._wait(after, at)
-        self._arm(after, at)
+
+    def _replace_steps(self, before: Job, after: Job, at: Micros) -> None:
+        self.open_bytes += size_of(after) - size_of(before)
+        live = {lease.fence for step in after.steps if (lease := current_lease(step))}
+        for fence in self.deferred.get(after.id, {}).keys() - live:
+            self.drop_word(after.id, fence)
+        known = {id(step) for step in before.steps}
+        moved = after.order != before.order
+        if moved or any(
+            type(step.phase) is Pending and id(step) not in known for step in after.steps
+        ):
+            self.order = max(self.order, after.order)
+            self._wait(after, at)
 
     def _close(self, job_id: JobId, before: Job, after: Job) -> None:
         del self.jobs[job_id]
@@ -320,6 +439,8 @@ class Partition:
         self.open_bytes -= size_of(before)
         self.closed.add(after)
         asked = after.request
+        if asked.dedupe_digest is not None:
+            self.dedupe.close(asked, succeeded=after.end is Status.SUCCEEDED)
         if asked.template_version is not None:
             self.queue(asked.queue).unpin(asked.type, asked.template_version)
 
@@ -358,21 +479,53 @@ class Partition:
         """A pending job takes its place in its lane, or waits for the time to do so."""
         asked = job.request
         job_id = asked.job_id
-        phase = job.steps[0].phase
-        if type(phase) is not Pending:
-            self.delayed.discard(job_id)
-        elif phase.ready_at > at:
+        is_delayed = False
+        for step in job.steps:
+            phase = step.phase
+            if type(phase) is not Pending:
+                continue
+            if phase.ready_at > at:
+                is_delayed = True
+            elif job.cancel is None:
+                # One that stands there already stands there twice, until its turn has come.
+                place = (job.order, job_id, step.name)
+                self.queue(asked.queue).ready.add(worker_type_of(job, step), asked.priority, place)
+        if is_delayed:
             self.delayed.add(job_id)
-        elif job.cancel is None:
+        else:
             self.delayed.discard(job_id)
-            self.queue(asked.queue).ready.add(asked.type, asked.priority, job.order, job_id)
 
     def _is_ready(self, place: Place) -> bool:
-        job = self.jobs.get(place[1])
-        if job is None or job.order != place[0]:
+        order, job_id, name = place
+        job = self.jobs.get(job_id)
+        if job is None or job.order != order:
             return False
-        phase = job.steps[0].phase
-        return type(phase) is Pending and phase.ready_at <= self.now and job.cancel is None
+        step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
+        phase = step.phase if step is not None else None
+        if type(phase) is not Pending or phase.ready_at > self.now or job.cancel is not None:
+            return False
+        return place not in self.queues[job.request.queue].limits.parked
+
+    def _declare(self, queue: Queue, job_type: str, limits: tuple[Limit, ...]) -> None:
+        """Limits are always the newest ones: a change is of effect on all that wait, at once."""
+        if not queue.limits.declare(job_type, limits):
+            return
+        for priority, place, worker_type in queue.limits.reset():
+            queue.ready.add(worker_type, priority, place)
+        for job in self.jobs.values():
+            if job.request.queue == queue.name:
+                queue.limits.hold(job)
+
+    def rearm_schedule(self, queue: QueueName, name: str) -> None:
+        """Named as due, whatever came of it."""
+        self._arm_schedule(queue, name)
+
+    def _arm_schedule(self, queue: QueueName, name: str) -> None:
+        schedule = self.queue(queue).schedules.get(name)
+        key = (queue, name)
+        self.schedule_timers.disarm(key)
+        if schedule is not None and schedule.next_at is not None:
+            self.schedule_timers.arm(key, schedule.next_at)
 
     def _arm(self, job: Job, at: Micros) -> None:
         when = deadlines.due(job, self.floor, at)
@@ -381,10 +534,24 @@ class Partition:
 
     def _due(self, job: Job, at: Micros) -> Micros | None:
         when = deadlines.due(job, self.floor, at)
-        if job.id in self.deferred and (progress := job.steps[0].progress) is not None:
-            again = Micros(progress.at + PERIOD_US)
-            return again if when is None else min(when, again)
+        for fence in self.deferred.get(job.id, ()):
+            step = quoted_step(job, fence)
+            if step is not None and step.progress is not None:
+                again = Micros(step.progress.at + PERIOD_US)
+                when = again if when is None else min(when, again)
         return when
+
+
+def _step(job: Job, name: StepName) -> Step | None:
+    return next((step for step in job.steps if step.name == name), None)
+
+
+def _is_pending(job: Job) -> bool:
+    if job.end is not None or job.cancel is not None:
+        return False
+    if len(job.steps) == 1:
+        return type(job.steps[0].phase) is Pending
+    return status(job) is Status.PENDING
 
 
 def refusal_key(event: CommandRejected) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from ledger.domain.commands import RequestJob
+from ledger.domain.events import JobRequested
 
 LENGTH_MAX = 256
 _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
@@ -22,10 +24,18 @@ def is_pointer(text: str) -> bool:
     return len(text) <= LENGTH_MAX and _POINTER.fullmatch(text) is not None
 
 
-def point(request: RequestJob, pointer: str) -> Any:
-    """What a pointer finds in the request's JSON; UNSET where it finds nothing."""
-    field, *rest = _parts(pointer)
-    found: Any = getattr(request, field) if field in _FIELDS else None
+def point(request: RequestJob | JobRequested, pointer: str) -> Any:
+    """What a pointer finds in the request's JSON; UNSET where it finds nothing.
+
+    Of a payload that lies elsewhere it finds what the request brings along.
+    """
+    field, *rest = parts(pointer)
+    if field == "payload" and request.payload_ref is not None:
+        brought = request.extract
+        if isinstance(brought, Raw):
+            brought = msgspec.json.decode(brought)
+        return (brought or {}).get(pointer, UNSET)
+    found: Any = getattr(request, field, None) if field in _FIELDS else None
     if found is None:
         return UNSET
     if type(found) is str and not rest:
@@ -34,16 +44,21 @@ def point(request: RequestJob, pointer: str) -> Any:
         found = msgspec.json.decode(found)
     elif isinstance(found, Struct):
         found = msgspec.to_builtins(found)
-    for part in rest:
-        if isinstance(found, dict) and part in found:
-            found = found[part]
-        elif isinstance(found, list) and _INDEX.fullmatch(part) and int(part) < len(found):
-            found = found[int(part)]
+    return find(found, rest)
+
+
+def find(value: Any, path: Sequence[str]) -> Any:
+    """What lies at a path within a JSON value; UNSET: nothing."""
+    for part in path:
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and _INDEX.fullmatch(part) and int(part) < len(value):
+            value = value[int(part)]
         else:
             return UNSET
-    return found
+    return value
 
 
 @lru_cache(maxsize=1024)
-def _parts(pointer: str) -> tuple[str, ...]:
+def parts(pointer: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/"))

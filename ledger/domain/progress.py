@@ -40,5 +40,10 @@ def progressed(
     return (JobProgressed(job.id, step.name, fence, news.percent, news.phase, news.message),)
 
 
+def is_time(step: Step, at: Micros) -> bool:
+    """Whether a word that came too soon may be recorded now."""
+    return step.progress is None or at - step.progress.at >= PERIOD_US
+
+
 def recorded(last: Progress | None) -> ProgressSaid:
     return SILENT if last is None else ProgressSaid(last.percent, last.phase, last.message)

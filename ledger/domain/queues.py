@@ -7,11 +7,24 @@ from collections import Counter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ledger.domain.commands import Template
+from ledger.domain.commands import Model, QueueSettings, Template
 from ledger.domain.creation import Pinned, pinned
-from ledger.domain.events import LeaseGranted, RuntimeEnded, RuntimeStarted, TemplatePut, decoded
+from ledger.domain.events import (
+    LeaseGranted,
+    ModelDeleted,
+    ModelPut,
+    QueuePaused,
+    QueuePut,
+    QueueResumed,
+    RuntimeEnded,
+    RuntimeStarted,
+    TemplatePut,
+    decoded,
+)
 from ledger.domain.ids import Micros, QueueName, RuntimeId, Session
+from ledger.domain.limits import Limits
 from ledger.domain.ready import Ready
+from ledger.domain.schedule_table import Schedules
 
 
 class RuntimeSession(Struct, frozen=True, gc=False):
@@ -23,8 +36,27 @@ class RuntimeSession(Struct, frozen=True, gc=False):
     """Of the last assignment given to it."""
 
 
+class Paused(Struct, frozen=True, gc=False):
+    at: Micros
+    reason: str
+    by: str
+
+
 class Queue:
-    __slots__ = ("name", "pinned", "ready", "sessions", "templates")
+    __slots__ = (
+        "is_put",
+        "limits",
+        "models",
+        "name",
+        "paused",
+        "pending",
+        "pinned",
+        "ready",
+        "schedules",
+        "sessions",
+        "settings",
+        "templates",
+    )
 
     def __init__(self, name: QueueName, ready: Ready) -> None:
         self.name = name
@@ -33,6 +65,15 @@ class Queue:
         """Versions by type: the newest, and those that open jobs hold."""
         self.pinned: Counter[tuple[str, int]] = Counter()
         self.sessions: dict[RuntimeId, RuntimeSession] = {}
+        self.settings = QueueSettings()
+        self.is_put = False
+        """Whether an operator ever said anything of it."""
+        self.paused: Paused | None = None
+        self.pending = 0
+        """Jobs that wait to be leased, due or not."""
+        self.limits = Limits()
+        self.schedules = Schedules()
+        self.models: dict[str, Model] = {}
 
     # --- Templates -------------------------------------------------------------------------------
     def template(self, job_type: str, version: int | None = None) -> Pinned | None:
@@ -49,7 +90,7 @@ class Queue:
         versions = self.templates.setdefault(event.type, {})
         for version in [v for v in versions if not self.pinned[event.type, v]]:
             del versions[version]
-        versions[event.version] = pinned(event.version, template)
+        versions[event.version] = pinned(event.type, event.version, template)
         return True
 
     def pin(self, job_type: str, version: int) -> None:
@@ -64,6 +105,27 @@ class Queue:
         versions = self.templates.get(job_type, {})
         if version in versions and version != max(versions):
             del versions[version]
+
+    # --- What operators say ----------------------------------------------------------------------
+    def put_settings(self, event: QueuePut) -> bool:
+        settings = decoded(event.settings, QueueSettings)
+        if settings is None:
+            return False
+        self.settings, self.is_put = settings, True
+        return True
+
+    def pause(self, event: QueuePaused | QueueResumed, at: Micros) -> None:
+        paused = isinstance(event, QueuePaused)
+        self.paused = Paused(at, event.reason, event.by) if paused else None
+
+    def apply_model(self, event: ModelPut | ModelDeleted) -> bool:
+        if isinstance(event, ModelDeleted):
+            return self.models.pop(event.name, None) is not None
+        model = decoded(event.model, Model)
+        if model is None:
+            return False
+        self.models[event.name] = model
+        return True
 
     # --- Sessions --------------------------------------------------------------------------------
     def start_session(self, event: RuntimeStarted, at: Micros) -> None:

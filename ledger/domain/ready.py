@@ -1,4 +1,4 @@
-"""Who is next: the jobs of one queue that may be leased now, by priority, then by their order."""
+"""Who is next: the steps of one queue that may be leased now, by priority, then by their order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 
-from ledger.domain.ids import JobId
+from ledger.domain.ids import JobId, StepName
 
-Place = tuple[int, JobId]
-"""(order, job): lower orders are sooner."""
+Place = tuple[int, JobId, StepName]
+"""(order, job, step): lower orders are sooner."""
 IsReady = Callable[[Place], bool]
 
 PLACES_MIN = 1024
@@ -17,7 +17,7 @@ PLACES_MIN = 1024
 
 
 class Lane:
-    """Jobs of one type and priority. New ones come in order and go to a deque; one that comes back
+    """Steps of one worker type and priority. New ones come in order and go to a deque; one that comes back
     to an earlier place goes to a small heap. (At a million jobs a push and pop of a heap costs
     1-3 us, of a deque 0.04.)"""
 
@@ -70,19 +70,15 @@ class Ready:
         self._is_ready = is_ready
         self._lanes: dict[str, dict[int, Lane]] = {}
 
-    def add(self, job_type: str, priority: int, order: int, job_id: JobId) -> None:
-        lanes = self._lanes.setdefault(job_type, {})
+    def add(self, worker_type: str, priority: int, place: Place) -> None:
+        lanes = self._lanes.setdefault(worker_type, {})
         lane = lanes.get(priority)
         if lane is None:
             lane = lanes[priority] = Lane()
-        lane.add((order, job_id), self._is_ready)
+        lane.add(place, self._is_ready)
 
-    def first(self, types: Iterable[str]) -> JobId | None:
-        """The best job among these types; it stays here until it is no longer ready."""
-        return next(self.best(types), None)
-
-    def best(self, types: Iterable[str]) -> Iterator[JobId]:
-        """All ready jobs among these types, the best first. They stay here, and nothing may be
+    def best(self, types: Iterable[str]) -> Iterator[Place]:
+        """All ready steps among these types, the best first. They stay here, and nothing may be
         added while the iterator is in use."""
         is_ready = self._is_ready
         by_priority: dict[int, list[Lane]] = {}
@@ -96,7 +92,7 @@ class Ready:
                 # A job that was given back stands here twice, until its turn has come.
                 if place != last and is_ready(place):
                     last = place
-                    yield place[1]
+                    yield place
 
     def __len__(self) -> int:
         """Places, not jobs: what has been leased or ended meanwhile counts until it is dropped."""

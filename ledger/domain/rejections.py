@@ -33,6 +33,15 @@ class Rejection(StrEnum):
     OPERATION_NOT_FOUND = "OPERATION_NOT_FOUND"
     PRECONDITION_FAILED = "PRECONDITION_FAILED"
     VIEW_BEHIND = "VIEW_BEHIND"
+    DUPLICATE_ACTIVE = "DUPLICATE_ACTIVE"
+    NOT_REPEATABLE = "NOT_REPEATABLE"
+    LIMIT_REACHED = "LIMIT_REACHED"
+    QUEUE_PAUSED = "QUEUE_PAUSED"
+    QUEUE_NOT_FOUND = "QUEUE_NOT_FOUND"
+    SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
+    MODEL_NOT_FOUND = "MODEL_NOT_FOUND"
+    INVALID_SCHEDULE = "INVALID_SCHEDULE"
+    NOT_SCHEDULABLE = "NOT_SCHEDULABLE"
 
 
 STATUS: dict[Rejection, int] = {
@@ -56,6 +65,15 @@ STATUS: dict[Rejection, int] = {
     Rejection.OPERATION_NOT_FOUND: 404,
     Rejection.PRECONDITION_FAILED: 412,
     Rejection.VIEW_BEHIND: 503,
+    Rejection.DUPLICATE_ACTIVE: 409,
+    Rejection.NOT_REPEATABLE: 409,
+    Rejection.LIMIT_REACHED: 409,
+    Rejection.QUEUE_PAUSED: 409,
+    Rejection.QUEUE_NOT_FOUND: 404,
+    Rejection.SCHEDULE_NOT_FOUND: 404,
+    Rejection.MODEL_NOT_FOUND: 404,
+    Rejection.INVALID_SCHEDULE: 422,
+    Rejection.NOT_SCHEDULABLE: 409,
 }
 """HTTP status of each code."""
 
@@ -80,10 +98,31 @@ WHEN: dict[Rejection, str] = {
     Rejection.OPERATION_NOT_FOUND: "the ledger knows no operation of that id",
     Rejection.PRECONDITION_FAILED: "If-Match names another version than the job has",
     Rejection.VIEW_BEHIND: "the facts brought along are older than what happened since",
+    Rejection.DUPLICATE_ACTIVE: "an equal job has not ended yet, and the policy allows one at a time",
+    Rejection.NOT_REPEATABLE: "an equal job has succeeded, and the template allows it once",
+    Rejection.LIMIT_REACHED: "as many jobs hold a lease under a limit as it allows",
+    Rejection.QUEUE_PAUSED: "nothing of the queue is leased until it is resumed",
+    Rejection.QUEUE_NOT_FOUND: "the queue was never used",
+    Rejection.SCHEDULE_NOT_FOUND: "the queue has no such schedule",
+    Rejection.MODEL_NOT_FOUND: "there is no such model",
+    Rejection.INVALID_SCHEDULE: "the cron expression or time zone is none, or never comes",
+    Rejection.NOT_SCHEDULABLE: "the type's template allows no schedule",
 }
 
-PASSING = frozenset({Rejection.QUEUE_FULL, Rejection.VIEW_BEHIND})
+PASSING = frozenset(
+    {
+        Rejection.QUEUE_FULL,
+        Rejection.QUEUE_PAUSED,
+        Rejection.LIMIT_REACHED,
+        Rejection.VIEW_BEHIND,
+    }
+)
 """Refusals that may turn out otherwise a moment later: they bind no idempotency key."""
+
+
+class FieldError(Struct, frozen=True, gc=False):
+    pointer: str
+    message: str
 
 
 @final
@@ -98,6 +137,8 @@ class Rejected(Struct, frozen=True, gc=False):
     """JSON pointer to the field that is wrong, for VALIDATION_FAILED."""
     fence: Fence = Fence(0)
     """That a word of a report quoted."""
+    errors: tuple[FieldError, ...] = ()
+    """All that is wrong, where it is more than one thing."""
 
 
 def not_found(job_id: JobId) -> Rejected:

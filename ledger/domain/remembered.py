@@ -4,14 +4,20 @@ what became of commands. Oldest first out; each table has a bound."""
 from __future__ import annotations
 
 from collections import deque
+from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ledger.domain.commands import LockJob, RequestJob, RerunJob
 from ledger.domain.entries import Entry
 from ledger.domain.events import (
     JOB_EVENTS,
     BulkStarted,
+    JobCollected,
+    JobErased,
+    ObjectsDeleted,
+    ResultWithdrawn,
     CommandDuplicated,
     CommandRejected,
     Event,
@@ -45,6 +51,8 @@ class Bounds(Struct, frozen=True, gc=False):
     commands_us: int = 3_600 * SECOND
     commands_max: int = 5_000_000
     refusals_max: int = 10_000
+    once_max: int = 1_000_000
+    """Keys of one type that is not repeatable: they are held for ever."""
 
 
 # --- Closed jobs ---------------------------------------------------------------------------------
@@ -89,6 +97,34 @@ class ClosedJobs:
 
     def values(self) -> list[Job]:
         return list(self._jobs.values())
+
+
+LateEvent = JobCollected | ResultWithdrawn | JobErased | ObjectsDeleted
+LATE_EVENTS = (JobCollected, ResultWithdrawn, JobErased, ObjectsDeleted)
+
+
+class Late(Struct, frozen=True, gc=False):
+    """What happened to a job after its owner had forgotten it, for who brings older facts along."""
+
+    collected_at: Micros | None = None
+    result_expires_at: Micros | None = None
+    withdrawn: bool = False
+    erased: bool = False
+
+    def after(self, event: LateEvent, at: Micros) -> Late:
+        match event:
+            case JobCollected():
+                if self.collected_at is not None:
+                    return self
+                return replace(self, collected_at=at, result_expires_at=event.expires_at)
+            case ResultWithdrawn():
+                return replace(self, withdrawn=True)
+            case JobErased():
+                return replace(self, erased=True)
+            case ObjectsDeleted():
+                return self
+            case _:
+                assert_never(event)
 
 
 # --- Idempotency keys ----------------------------------------------------------------------------

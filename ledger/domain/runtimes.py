@@ -26,11 +26,11 @@ from ledger.domain.ids import (
     Session,
     micros,
 )
-from ledger.domain.job import Cancel, Job, quoted_step
+from ledger.domain.job import Cancel, Job, cancel_of, quoted_step
 from ledger.domain.partition import Partition
 from ledger.domain.progress import merged, progressed
 from ledger.domain.queues import RuntimeSession
-from ledger.domain.steps import Lease, Pending, Step, current_lease, held_lease
+from ledger.domain.steps import Lease, Step, current_lease, held_lease
 
 GRANTS_MAX = 500
 """Leases in one entry, at most: so that an entry stays far below half a batch."""
@@ -69,7 +69,7 @@ def beat(
         job, step = found
         passed.add(job.id)
         if held.progress is not None:
-            said = merged(partition.deferred_word(job.id), held.progress)
+            said = merged(partition.deferred_word(job.id, held.fence), held.progress)
             events += leases.started(job, step, at)
             events += progressed(job, step, held.fence, said, at)
         # Recorded again only when less than two thirds are left of it: a short job costs none.
@@ -135,7 +135,8 @@ def news(partition: Partition, held: HeldLease) -> LeaseNews:
     job = partition.jobs.get(held.job_id)
     step = quoted_step(job, held.fence) if job else None
     lease = held_lease(step) if step else None
-    return LeaseNews(held.job_id, held.fence, lease, job.cancel if job else None)
+    cancel = cancel_of(job, step) if job is not None and step is not None else None
+    return LeaseNews(held.job_id, held.fence, lease, cancel)
 
 
 def grants(
@@ -154,7 +155,7 @@ def grants(
     The partition marks them as taken until the entry that records them is applied.
     """
     given = offer(partition, queue, types, runtime_id, many, at, session=session, after=after)
-    partition.taken.update(grant.job_id for grant in given)
+    partition.taken.update((grant.job_id, grant.step) for grant in given)
     return given
 
 
@@ -170,19 +171,21 @@ def offer(
     after: int = 0,
 ) -> list[LeaseGranted]:
     """As `grants`, but nothing is marked: the same jobs may be offered again."""
-    jobs = partition.best(queue, types, min(many, GRANTS_MAX), at)
-    return [
-        leases.grant(
-            job,
-            _pending_step(job),
-            runtime_id,
-            at,
-            session=session,
-            number=number if session else 0,
+    found = partition.best(queue, types, min(many, GRANTS_MAX), at)
+    given: dict[JobId, int] = {}
+    grants = []
+    for number, (job, step) in enumerate(found, after + 1):
+        if len(job.steps) > 1:  # Several of its steps may be among them.
+            given[job.id] = given.get(job.id, 0) + 1
+        grants.append(
+            leases.grant(
+                job,
+                step,
+                runtime_id,
+                at,
+                session=session,
+                number=number if session else 0,
+                fences=given.get(job.id, 1),
+            )
         )
-        for number, job in enumerate(jobs, after + 1)
-    ]
-
-
-def _pending_step(job: Job) -> Step:
-    return next(step for step in job.steps if isinstance(step.phase, Pending))
+    return grants

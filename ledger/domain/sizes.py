@@ -6,6 +6,8 @@ from ledger.domain.job import Job
 from ledger.domain.steps import Step
 
 JOB_BYTES = 700
+STEP_BYTES = 500
+"""Of a flow."""
 LABEL_BYTES = 200
 """A label with its key, be it short or long."""
 
@@ -15,6 +17,8 @@ def size_of(job: Job) -> int:
     size = JOB_BYTES + len(asked.payload) + LABEL_BYTES * len(asked.labels)
     for step in job.steps:
         size += size_of_said(step)
+        if step.part is not None:
+            size += STEP_BYTES + len(step.part.output or b"") + len(step.part.item or b"")
     result = job.result
     return size if result is None or result.output is None else size + len(result.output)
 

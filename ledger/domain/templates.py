@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
+from ledger.domain import schemas
 from ledger.domain.commands import PutTemplate, RequestJob, Template
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import TemplatePut
+from ledger.domain.flow_design import wrong_steps
 from ledger.domain.partition import Partition
 from ledger.domain.pointers import is_pointer
+from ledger.domain.queue_control import wrong_limits
 from ledger.domain.rejections import Rejected, Rejection
 
 POINTERS_MAX = 20
@@ -40,9 +44,19 @@ def _wrong(template: Template) -> Rejected | None:
     """Pointers are those of the template's own body."""
     if len(template.idempotency_scope) > POINTERS_MAX:
         return _invalid("/idempotency_scope", f"more than {POINTERS_MAX} pointers")
-    for index, pointer in enumerate(template.idempotency_scope):
-        if not is_pointer(pointer):
-            return _invalid(f"/idempotency_scope/{index}", "no JSON pointer into a request")
+    for name in ("idempotency_scope", "dedupe_keys"):
+        for index, pointer in enumerate(getattr(template, name)):
+            if not is_pointer(pointer):
+                return _invalid(f"/{name}/{index}", "no JSON pointer into a request")
+    for name in ("payload_schema", "output_schema"):
+        content = getattr(template, name)
+        schema = None if content is UNSET else schemas.compiled(content)
+        if isinstance(schema, schemas.Wrong):
+            return _invalid(f"/{name}{schema.pointer}", schema.message)
+    if template.concurrency_policy == "replace_existing" and not template.cancel.supported:
+        return _invalid("/concurrency_policy", "what cannot be cancelled cannot be replaced")
+    if wrong := wrong_limits(template.limits) or wrong_steps(template):
+        return wrong
     for index, name in enumerate(template.overridable):
         if name not in _FIELDS:
             return _invalid(f"/overridable/{index}", "a request has no such field")

@@ -1,59 +1,62 @@
-"""When something falls due, for very many jobs: one armed timer a job, in a heap."""
+"""When something falls due, for very many of a kind: one armed timer each, in a heap."""
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
 
-from ledger.domain.ids import JobId, Micros
+from ledger.domain.ids import Micros
+
+K = TypeVar("K")
 
 STALE_MAX = 1024
 """So many dead entries are tolerated beside as many as live ones before the heap is cleaned."""
 
 
-class Timers:
+class Timers(Generic[K]):
     """A timer that is armed too early only asks again: arming for a later instant changes nothing,
-    and whoever is told that a job is due works out anew whether it is."""
+    and whoever is told that something is due works out anew whether it is."""
 
     __slots__ = ("_armed", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Micros, JobId]] = []
-        self._armed: dict[JobId, Micros] = {}
+        self._heap: list[tuple[Micros, K]] = []
+        self._armed: dict[K, Micros] = {}
 
-    def arm(self, job_id: JobId, due: Micros) -> None:
-        armed = self._armed.get(job_id)
+    def arm(self, key: K, due: Micros) -> None:
+        armed = self._armed.get(key)
         if armed is not None and armed <= due:
             return
-        self._armed[job_id] = due
-        heappush(self._heap, (due, job_id))
+        self._armed[key] = due
+        heappush(self._heap, (due, key))
         self._clean()
 
-    def disarm(self, job_id: JobId) -> None:
-        if self._armed.pop(job_id, None) is not None:
+    def disarm(self, key: K) -> None:
+        if self._armed.pop(key, None) is not None:
             self._clean()
 
     def next_due(self) -> Micros | None:
         """Never later than the first that is armed."""
         return self._heap[0][0] if self._heap else None
 
-    def pop(self, at: Micros, many: int) -> list[JobId]:
+    def pop(self, at: Micros, many: int) -> list[K]:
         """At most `many` that are due at `at`, earliest first; they are no longer armed."""
-        fallen: list[JobId] = []
+        fallen: list[K] = []
         heap, armed = self._heap, self._armed
         while heap and heap[0][0] <= at and len(fallen) < many:
-            due, job_id = heappop(heap)
-            if armed.get(job_id) == due:
-                del armed[job_id]
-                fallen.append(job_id)
+            due, key = heappop(heap)
+            if armed.get(key) == due:
+                del armed[key]
+                fallen.append(key)
         return fallen
 
     def __len__(self) -> int:
         return len(self._armed)
 
-    def __contains__(self, job_id: JobId) -> bool:
-        return job_id in self._armed
+    def __contains__(self, key: K) -> bool:
+        return key in self._armed
 
     def _clean(self) -> None:
         if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
-            self._heap = [(due, job_id) for job_id, due in self._armed.items()]
+            self._heap = [(due, key) for key, due in self._armed.items()]
             heapify(self._heap)

@@ -18,15 +18,29 @@ from ledger.domain.commands import (
     Claim,
     Command,
     ConfirmPart,
+    ConfirmRemoved,
     DeclareInputLost,
+    DeleteModel,
+    DeleteSchedule,
+    DisableSchedule,
+    EnableSchedule,
+    PauseQueue,
+    PutModel,
+    PutQueue,
+    PutSchedule,
     PutTemplate,
+    RemoveObjects,
     Report,
     Reported,
     RequestJob,
+    ResumeQueue,
+    RunSchedule,
+    Schedule,
     Template,
 )
 from ledger.domain.ids import (
     LEDGER_QUEUE,
+    MODELS_QUEUE,
     QUEUE_PATTERN,
     CommandId,
     JobId,
@@ -111,6 +125,8 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
             detach(reported, _REPORTED_RAWS[type(reported)])
     elif type(command) is PutTemplate:
         detach(command.template, _TEMPLATE_RAWS)
+    elif type(command) is PutSchedule:
+        detach(command.schedule, _SCHEDULE_RAWS)
     return Asked(
         command,
         command_id=CommandId(attributes["ce_id"]),
@@ -134,11 +150,33 @@ def routing_key(command: Command) -> QueueName:
     Of a claim over several queues: the first's; whoever sends it asks one partition at a time.
     """
     match command:
-        case RequestJob() | Beat() | Report() | PutTemplate():
+        case (
+            RequestJob()
+            | Beat()
+            | Report()
+            | PutTemplate()
+            | PutQueue()
+            | PauseQueue()
+            | ResumeQueue()
+            | PutSchedule()
+            | DeleteSchedule()
+            | EnableSchedule()
+            | DisableSchedule()
+            | RunSchedule()
+        ):
             return command.queue
+        case PutModel() | DeleteModel():
+            return MODELS_QUEUE
         case Claim():
             return command.queues[0]
-        case CancelJobs() | ConfirmPart() | CancelPart() | DeclareInputLost():
+        case (
+            CancelJobs()
+            | ConfirmPart()
+            | CancelPart()
+            | DeclareInputLost()
+            | RemoveObjects()
+            | ConfirmRemoved()
+        ):
             return LEDGER_QUEUE
         case _:
             queue = queue_of(command.job_id)
@@ -270,4 +308,5 @@ _DECODERS: dict[str, tuple[msgspec.json.Decoder[Command], tuple[str, ...]]] = {
     name: (msgspec.json.Decoder(kind), raw_fields(kind)) for name, kind in TYPES.items()
 }
 _TEMPLATE_RAWS = raw_fields(Template)
+_SCHEDULE_RAWS = raw_fields(Schedule)
 _REPORTED_RAWS = {kind: raw_fields(kind) for kind in get_args(Reported)}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from ledger.domain.commands import Asked, CancelJobs, Claim, Heartbeat, LockJob, PutTemplate
 from ledger.domain.decide import Decided
-from ledger.domain.events import LeaseGranted
+from ledger.domain.events import LeaseGranted, Ref
 from ledger.domain.ids import rfc3339
-from ledger.domain.job import held_lease, quoted_step
+from ledger.domain.flows import inputs_of
+from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected
@@ -28,6 +30,11 @@ class Locked(Struct, frozen=True, gc=False):
     lease_expires_at: str
     job: Raw
     inputs: dict[str, Raw] = {}
+    """Outputs of the steps that this one needs, by name."""
+    input_refs: dict[str, Ref] = {}
+    """Where those lie that are kept in the object store."""
+    item: Raw | None = None
+    """Of a step that is done once for each item of a list."""
 
 
 class Claimed(Struct, frozen=True, gc=False):
@@ -94,7 +101,7 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
             lease = held_lease(step) if step else None
             if job is None or lease is None:
                 return None
-            cancel = job.cancel
+            cancel = cancel_of(job, step) if step is not None else None
             deadline = cancel.deadline if cancel else None
             return HeartbeatAnswer(
                 rfc3339(lease.until),
@@ -113,4 +120,10 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
 def _locked(partition: Partition, grant: LeaseGranted) -> Locked:
     job = partition.job(grant.job_id)
     view = Raw(job_json(job)) if job is not None else Raw(b"null")
-    return Locked(grant.job_id, grant.step, grant.attempt, grant.fence, rfc3339(grant.until), view)
+    until = rfc3339(grant.until)
+    locked = Locked(grant.job_id, grant.step, grant.attempt, grant.fence, until, view)
+    step = quoted_step(job, grant.fence) if job is not None else None
+    if job is None or step is None or step.part is None:
+        return locked
+    inputs, refs = inputs_of(job, step)
+    return replace(locked, inputs=inputs, input_refs=refs, item=step.part.item)

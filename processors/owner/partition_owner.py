@@ -291,6 +291,7 @@ class TermOfOffice:
             if self._seams.commands.position(self._owner.number) >= end:
                 self._asked = None
                 fired = turn.timers(asked_at, TIMERS_MAX)
+        fired += turn.schedules(turn.at, TIMERS_MAX)
         if turn.at >= self._silence_at:
             turn.silences()
             self._silence_at = Micros(turn.at + SILENCE_US)
@@ -425,7 +426,12 @@ class TermOfOffice:
         return min(IDLE_SECONDS, max(0.001, left))
 
     def _soonest_due(self) -> Micros:
-        dues = [self._partition.timers.next_due(), self._offers.next_end()]
+        partition = self._partition
+        dues = [
+            partition.timers.next_due(),
+            partition.schedule_timers.next_due(),
+            self._offers.next_end(),
+        ]
         if self._unrecorded:
             dues.append(Micros(self._unrecorded_since + UNRECORDED_US))
         if any(queue.sessions for queue in self._partition.queues.values()):

@@ -229,13 +229,14 @@ class Release:
         job = self._partition.jobs.get(job_id)
         for step in job.steps if job else ():
             lease = held_lease(step)
-            if job is None or lease is None or not lease.session or job.cancel is None:
+            cancel = cancel_of(job, step) if job is not None else None
+            if job is None or lease is None or not lease.session or cancel is None:
                 continue
             queue = job.request.queue
             credit = self._offers.heard(queue, lease.runtime_id)
             if credit is None or credit.session != lease.session:
                 continue
-            asked = _cancel_asked(job_id, lease.fence, job.cancel, at)
+            asked = _cancel_asked(job_id, lease.fence, cancel, at)
             answer = BeatAnswered(lease.session, queue, credit.beat, cancel=(asked,))
             self._put(batches, queue, lease.runtime_id, answer)
 
@@ -258,7 +259,7 @@ class Release:
     # --- Other partitions ------------------------------------------------------------------------
     def _tell_parts(self, batches: Batches, operation_id: str) -> None:
         operation = self._partition.bulks.get(operation_id)
-        if operation is None or operation.ended:
+        if operation is None or operation.ended or operation.event.kind != "cancel":
             return
         event = operation.event
         where = msgspec.json.decode(event.where, type=Where)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from ledger.domain import bulk, runtimes
+from ledger.domain import bulk, runtimes, schedules
 from ledger.domain.commands import (
     Asked,
     Beat,
@@ -23,7 +23,8 @@ from ledger.domain.commands import (
     RequestJob,
     RerunJob,
 )
-from ledger.domain.decide import Decided, cancel, decide, defer, due
+from ledger.domain.cancel import cancel
+from ledger.domain.decide import Decided, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
     AttemptFailed,
@@ -37,6 +38,9 @@ from ledger.domain.events import (
     JobSucceeded,
     LeaseGranted,
     RequestForwarded,
+    StepCarried,
+    StepExpanded,
+    StepSucceeded,
     TemplatePut,
 )
 from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
@@ -52,6 +56,8 @@ REFUSAL_PERIOD_US = 60 * SECOND
 """Equal refusals are recorded once, then at most once in this time with their count."""
 WORDS_MAX = 250
 """Of a report in one entry; a longer one is recorded in several, its offset by the last."""
+SCHEDULES_MAX = 1_000
+"""Occurrences that are fired before a command, at most; the others are in the next turn."""
 UNRECORDED = (Beat, Heartbeat, ReportProgress, Claim)
 """Commands that may change nothing and leave no entry of their own."""
 
@@ -128,6 +134,8 @@ class Turn:
 
     # --- What was read ---------------------------------------------------------------------------
     def read_command(self, asked: Asked) -> None:
+        # So that an edit of a schedule neither loses an occurrence nor invents one.
+        self.schedules(min(asked.appended_at, self.at), SCHEDULES_MAX)
         self._commands = asked.offset + 1
         command = asked.command
         match command:
@@ -204,11 +212,22 @@ class Turn:
         fallen = self.partition.due(asked_at, many)
         for job in fallen:
             events = due(self.partition, job, asked_at, self.at)
-            self.partition.deferred.pop(job.id, None)
             if events:
                 self._append(events, TIMER, OWNER)
             else:
                 self.partition.rearm(job, asked_at)
+        return len(fallen)
+
+    def schedules(self, at: Micros, many: int) -> int:
+        """Fire the occurrences that are due at `at`. How many schedules were looked at."""
+        timers = self.partition.schedule_timers
+        if not timers or (timers.next_due() or 0) > at:
+            return 0
+        fallen = timers.pop(at, many)
+        for queue, name in fallen:
+            for events in schedules.fire(self.partition, queue, name, at):
+                self._append(events, TIMER, OWNER)
+            self.partition.rearm_schedule(queue, name)
         return len(fallen)
 
     def silences(self) -> None:
@@ -483,6 +502,9 @@ _TEXTS: dict[type, str] = {
     JobSucceeded: "output",
     AttemptFailed: "details",
     TemplatePut: "template",
+    StepSucceeded: "output",
+    StepCarried: "output",
+    StepExpanded: "items",
 }
 
 

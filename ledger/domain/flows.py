@@ -1,0 +1,365 @@
+"""What follows in a flow from what has happened to it: which steps begin, are skipped, done again,
+and how the whole ends. A plain job has nothing that follows.
+
+Every rule looks at the state alone, one after the other until none has anything to add, so that it
+does not matter by which way the state was reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from ledger.domain import conditions
+from ledger.domain.canonical import sha256_hex
+from ledger.domain.events import (
+    JobCancelled,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobSucceeded,
+    PassRestarted,
+    Ref,
+    SentBack,
+    StepCancelled,
+    StepCarried,
+    StepDegraded,
+    StepExpanded,
+    StepFailed,
+    StepQueued,
+    StepSkipped,
+)
+from ledger.domain.failures import (
+    BY_THE_CLOCK,
+    EACH_NOT_A_LIST,
+    INPUTS_TOO_LARGE,
+    MESSAGES,
+    SUCCESS_NOT_MET,
+    Failure,
+    is_retryable,
+    retry_at,
+)
+from ledger.domain.flow_plan import (
+    ALL_STEPS_SUCCEEDED,
+    ANY_STEP_SUCCEEDED,
+    Flow,
+    StepPlan,
+    base_of,
+)
+from ledger.domain.ids import INLINE_BYTES_MAX, JobId, Micros, StepName
+from ledger.domain.job import Blocked, Job, Misfit, Settled, evolve, status_of
+from ledger.domain.pointers import find, parts
+from ledger.domain.steps import Part, Status, Step, current_lease
+
+ITEMS_MAX = 256
+"""Instances of one step."""
+INPUTS_BYTES_MAX = 262_144
+"""Of the outputs that one step is given, without those by reference."""
+
+Events = tuple[JobEvent, ...]
+
+
+def follow(job: Job, events: Events, at: Micros, order: int) -> Events:
+    """The events, and all that follows from them. `order` is the place behind all that wait."""
+    if job.request.flow is None:
+        return events
+    said: list[JobEvent] = list(events)
+    job = folded(job, events, at)
+    while more := _next(job, said, at, order):
+        said += more
+        job = folded(job, more, at)
+    return tuple(said)
+
+
+def folded(job: Job, events: Events, at: Micros) -> Job:
+    for event in events:
+        after = evolve(job, event, at)
+        job = job if isinstance(after, Misfit) else after
+    return job
+
+
+def _next(job: Job, said: list[JobEvent], at: Micros, order: int) -> Events:
+    flow = job.request.flow
+    if flow is None or job.end is not None:
+        return ()
+    if job.cancel is not None:
+        return _cancelled(job, said)
+    for step in job.steps:
+        if step.phase == _FAILED and step.part is not None and not step.part.degraded:
+            if settled := _after_failure(job, flow, step, at, order):
+                return settled
+    if begun := tuple(_begin(job, flow, at)):
+        return begun
+    if all(type(step.phase) is Settled for step in job.steps):
+        return _end(job, flow, at, order)
+    return ()
+
+
+def _cancelled(job: Job, said: list[JobEvent]) -> Events:
+    """Nothing more is begun; the last step that is in flight takes the job along."""
+    cancel = job.cancel
+    if cancel is None or any(current_lease(step) is not None for step in job.steps):
+        return ()
+    last = said[-1] if said else None
+    how = last.how if isinstance(last, StepCancelled) else "attempt_ended"
+    return (JobCancelled(job.id, how, cancel.reason, cancel.by),)
+
+
+# --- A step that failed --------------------------------------------------------------------------
+def _after_failure(job: Job, flow: Flow, step: Step, at: Micros, order: int) -> Events:
+    """Its own attempts are used up: its `on_fail`, then the flow's retry. Where the flow may
+    succeed without it, nothing: the others go on."""
+    assert step.failure is not None
+    assert step.part is not None
+    rule = flow.plan(step.name).on_fail
+    if rule is not None and (rule.codes is None or step.failure.code in rule.codes):
+        if rule.goto is not None and step.part.sent_back < rule.max:
+            return (SentBack(job.id, step.name, rule.goto, step.part.sent_back + 1),)
+        if rule.then == "degrade":
+            return (StepDegraded(job.id, step.name),)
+    if flow.success_when == ALL_STEPS_SUCCEEDED:
+        return _pass_failed(job, step.failure, at, order)
+    return ()
+
+
+def _pass_failed(job: Job, failure: Failure, at: Micros, order: int) -> Events:
+    retry = job.request.retry
+    if failure.retryable and is_retryable(retry, failure.code, None):
+        if job.passes < retry.max_attempts:
+            ready_at = retry_at(retry, job.id, job.passes, at)
+            place = order if retry.position == "tail" else job.order
+            restarted = PassRestarted(job.id, job.passes + 1, ready_at, place)
+            anew = folded(job, (restarted,), at)
+            assert job.request.flow is not None
+            return (restarted, *_begin(anew, job.request.flow, ready_at))
+    if failure.code in BY_THE_CLOCK and job.request.exhausted_as == "expired":
+        return (JobExpired(job.id, failure.code),)
+    return (JobFailed(job.id, failure.code),)
+
+
+# --- Steps whose turn it may be ------------------------------------------------------------------
+def _begin(job: Job, flow: Flow, at: Micros) -> Iterator[JobEvent]:
+    ready_at = max(at, job.request.ready_at)
+    for step in job.steps:
+        if type(step.phase) is not Blocked:
+            continue
+        plan = flow.plan(step.name)
+        needed = [one for one in job.steps if base_of(one.name) in plan.needs]
+        if not all(type(one.phase) is Settled for one in needed):
+            continue
+        yield _turn_of(job, flow, plan, step, needed, Micros(ready_at))
+
+
+def _turn_of(
+    job: Job, flow: Flow, plan: StepPlan, step: Step, needed: list[Step], ready_at: Micros
+) -> JobEvent:
+    if any(_has_failed(one) for one in needed):
+        return StepSkipped(job.id, step.name, "needs_failed")
+    if needed and all(one.phase == _SKIPPED for one in needed):
+        return StepSkipped(job.id, step.name, "needs_skipped")
+    is_instance = step.name != plan.name
+    if not is_instance and plan.when is not None and not _holds(job, plan.when):
+        return StepSkipped(job.id, step.name, "condition")
+    if plan.each is not None and not is_instance:
+        items = _items(job, plan.each)
+        if items is None:
+            return _not_begun(job, step, EACH_NOT_A_LIST)
+        return StepExpanded(job.id, step.name, Raw(msgspec.json.encode(items)))
+    if sum(len(raw) for raw in inputs_of(job, step)[0].values()) > INPUTS_BYTES_MAX:
+        return _not_begun(job, step, INPUTS_TOO_LARGE)
+    return StepQueued(job.id, step.name, ready_at)
+
+
+def _not_begun(job: Job, step: Step, code: str) -> StepFailed:
+    return StepFailed(job.id, step.name, code, MESSAGES[code])
+
+
+def _has_failed(step: Step) -> bool:
+    return step.phase == _FAILED and not (step.part is not None and step.part.degraded)
+
+
+# --- The end -------------------------------------------------------------------------------------
+def _end(job: Job, flow: Flow, at: Micros, order: int) -> Events:
+    if not _is_met(job, flow):
+        failed = [step.failure for step in job.steps if _has_failed(step) and step.failure]
+        failure = failed[-1] if failed else None
+        if failure is None:
+            message = MESSAGES[SUCCESS_NOT_MET]
+            failure = Failure(SUCCESS_NOT_MET, message, True, job.passes)
+        return _pass_failed(job, failure, at, order)
+    output, ref, output_hash = _result(job, flow)
+    degraded = any(step.part is not None and step.part.degraded for step in job.steps)
+    last = _last_output(job, flow)
+    return (
+        JobSucceeded(
+            job.id,
+            last,
+            job.fence,
+            job.passes,
+            output_hash,
+            UNSET if output is None else output,
+            ref,
+            degraded,
+        ),
+    )
+
+
+def _is_met(job: Job, flow: Flow) -> bool:
+    if flow.success_when == ALL_STEPS_SUCCEEDED:
+        return True  # A step that failed has ended the pass before.
+    if flow.success_when == ANY_STEP_SUCCEEDED:
+        return any(step.phase == _SUCCEEDED for step in job.steps)
+    return _holds(job, flow.success_when)
+
+
+def _last_output(job: Job, flow: Flow) -> StepName:
+    return sinks_of(flow)[-1].name
+
+
+def sinks_of(flow: Flow) -> list[StepPlan]:
+    needed = {name for plan in flow.steps for name in plan.needs}
+    return [plan for plan in flow.steps if plan.name not in needed]
+
+
+def _result(job: Job, flow: Flow) -> tuple[Raw | None, Ref | None, str]:
+    """The output of the last step that no other needs; of several an object by name. One that would
+    not fit the log says of each output only its hash: the steps have them."""
+    sinks = sinks_of(flow)
+    if len(sinks) == 1:
+        steps = instances(job, sinks[0].name)
+        if len(steps) == 1 and steps[0].name == sinks[0].name:
+            part = steps[0].part or Part()
+            return part.output, part.output_ref, part.output_hash or sha256_hex(None)
+        output = output_of(job, sinks[0].name)
+    else:
+        named = {plan.name: output_of(job, plan.name) for plan in sinks}
+        output = Raw(msgspec.json.encode({k: NULL if v is None else v for k, v in named.items()}))
+    if output is not None and len(output) > INLINE_BYTES_MAX:
+        hashes = {step.name: step.part.output_hash for step in job.steps if step.part is not None}
+        output = Raw(msgspec.json.encode({"output_hashes": hashes}))
+    return output, None, sha256_hex(None if output is None else msgspec.json.decode(output))
+
+
+# --- A rerun from where it failed ----------------------------------------------------------------
+def carry(original: Job, job_id: JobId) -> Events:
+    """The steps that succeeded, for a rerun that does not do them again."""
+    events: list[JobEvent] = []
+    flow = original.request.flow
+    for plan in flow.steps if flow is not None else ():
+        steps = instances(original, plan.name)
+        items = [NULL if (p := step.part) is None else p.item or NULL for step in steps]
+        done = [step for step in steps if step.phase == _SUCCEEDED and step.part is not None]
+        if steps and steps[0].name != plan.name and done:
+            events.append(StepExpanded(job_id, plan.name, Raw(msgspec.json.encode(items))))
+        for step in done:
+            assert step.part is not None
+            output = UNSET if step.part.output is None else step.part.output
+            its = (step.part.output_hash, output, step.part.output_ref, step.part.extract)
+            events.append(StepCarried(job_id, step.name, *its))
+    return tuple(events)
+
+
+# --- Outputs as inputs ---------------------------------------------------------------------------
+NULL = Raw(b"null")
+
+
+def instances(job: Job, name: StepName) -> list[Step]:
+    """The step itself, or those that it was done as, in the order of the list."""
+    return [step for step in job.steps if base_of(step.name) == name]
+
+
+def output_of(job: Job, name: StepName) -> Raw | None:
+    """Of a step over a list: a list, with null where an instance has none. None: by reference, or
+    there is none."""
+    steps = instances(job, name)
+    if len(steps) == 1 and steps[0].name == name:
+        return steps[0].part.output if steps[0].part is not None else None
+    outputs = [NULL if (p := step.part) is None or p.output is None else p.output for step in steps]
+    return Raw(msgspec.json.encode(outputs))
+
+
+def inputs_of(job: Job, step: Step) -> tuple[dict[str, Raw], dict[str, Ref]]:
+    """What a step is given: the outputs of those that it needs, by name, null where there is none;
+    and where those lie that are kept elsewhere, by the step's (or instance's) name."""
+    flow = job.request.flow
+    if flow is None:
+        return {}, {}
+    inputs: dict[str, Raw] = {}
+    refs: dict[str, Ref] = {}
+    for name in flow.plan(step.name).needs:
+        inputs[name] = output_of(job, name) or NULL
+        for one in instances(job, name):
+            if one.part is not None and one.part.output_ref is not None:
+                refs[one.name] = one.part.output_ref
+    return inputs, refs
+
+
+def _items(job: Job, pointer: str) -> list[Raw] | None:
+    """What `each` points to: `/<step>/…` in that step's output. None: no list, or too long."""
+    name, *rest = parts(pointer)
+    found = find(_seen(job, StepName(name)), rest)
+    if type(found) is not list or len(found) > ITEMS_MAX:
+        return None
+    return [Raw(msgspec.json.encode(item)) for item in found]
+
+
+def _holds(job: Job, condition: str) -> bool:
+    compiled = conditions.compiled(condition)
+    if isinstance(compiled, conditions.Wrong):
+        return False  # Put by a version that allowed it.
+    flow = job.request.flow
+    assert flow is not None
+    steps = {
+        plan.name: {"status": step_status(job, plan.name), "output": _seen(job, plan.name)}
+        for plan in flow.steps
+    }
+    return compiled.holds(payload_seen(job), job.request.labels, steps)
+
+
+def step_status(job: Job, name: StepName) -> str:
+    """Of a step over a list: as its worst instance, `succeeded` when all are."""
+    found = [status_of(step.phase) for step in instances(job, name)]
+    for worst in (Status.FAILED, Status.CANCELLED, Status.SKIPPED):
+        if worst in found:
+            return worst
+    return found[0] if len(set(found)) == 1 else Status.RUNNING
+
+
+def _seen(job: Job, name: StepName) -> Any:
+    """An output as rules see it; of one that lies elsewhere, what came along."""
+    steps = instances(job, name)
+    if len(steps) == 1 and steps[0].part is not None and steps[0].part.extract is not None:
+        return nested(steps[0].part.extract)
+    output = output_of(job, name)
+    return None if output is None else msgspec.json.decode(output)
+
+
+def payload_seen(job: Job) -> Any:
+    asked = job.request
+    if asked.payload_ref is None:
+        return msgspec.json.decode(asked.payload)
+    return {} if asked.extract is None else nested(asked.extract).get("payload", {})
+
+
+def nested(extract: Raw) -> Any:
+    """Values by pointer as the object that the pointers lead into."""
+    whole: dict[str, Any] = {}
+    for pointer, value in msgspec.json.decode(extract).items():
+        *path, last = parts(pointer)
+        inner = whole
+        for name in path:
+            deeper = inner.setdefault(name, {})
+            if type(deeper) is not dict:
+                break
+            inner = deeper
+        else:
+            inner[last] = value
+    return whole
+
+
+_FAILED = Settled(Status.FAILED)
+_SKIPPED = Settled(Status.SKIPPED)
+_SUCCEEDED = Settled(Status.SUCCEEDED)

@@ -1,0 +1,66 @@
+"""Models: HTTP targets that jobs call. A model is also the template of the jobs that call it."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from ledger.domain.commands import DeleteModel, Limit, Model, PutModel, Template
+from ledger.domain.decisions import Decided, Decision
+from ledger.domain.events import ModelDeleted, ModelPut, TemplatePut
+from ledger.domain.ids import MODELS_QUEUE
+from ledger.domain.partition import Partition
+from ledger.domain.rejections import Rejected, Rejection
+
+def put(partition: Partition, command: PutModel) -> Decision:
+    """Without a key the one before it is kept. Equal content makes no news."""
+    queue = partition.queue(MODELS_QUEUE)
+    before = queue.models.get(command.name)
+    model = command.model
+    if model.api_key is UNSET:
+        model = replace(model, api_key=None if before is None else before.api_key)
+    if before == model:
+        return Decided()
+    newest = queue.template(command.name)
+    template = template_of(model)
+    events: tuple[ModelPut | TemplatePut, ...] = (
+        ModelPut(MODELS_QUEUE, command.name, Raw(msgspec.json.encode(model))),
+    )
+    if newest is None or newest.template != template:
+        version = newest.version + 1 if newest else 1
+        content = Raw(msgspec.json.encode(template))
+        events += (TemplatePut(MODELS_QUEUE, command.name, version, content),)
+    return Decided(events)
+
+
+def delete(partition: Partition, command: DeleteModel) -> Decision:
+    """New calls are refused from here on; those that wait fail when they are tried."""
+    queue = partition.queues.get(MODELS_QUEUE)
+    if queue is None or command.name not in queue.models:
+        return not_found(command.name)
+    newest = queue.template(command.name)
+    events: tuple[ModelDeleted | TemplatePut, ...] = (ModelDeleted(MODELS_QUEUE, command.name),)
+    if newest is not None and newest.template.enabled:
+        closed = Raw(msgspec.json.encode(replace(newest.template, enabled=False)))
+        events += (TemplatePut(MODELS_QUEUE, command.name, newest.version + 1, closed),)
+    return Decided(events)
+
+
+def template_of(model: Model) -> Template:
+    """The tenant is a label: a limit counts per tenant and model."""
+    limits: tuple[Limit, ...] = ()
+    if model.max_concurrency is not None:
+        limits = (Limit(("/labels/tenant",), model.max_concurrency),)
+    return Template(
+        timeout_seconds=model.timeout_seconds,
+        start_timeout_seconds=model.start_timeout_seconds,
+        retry=model.retry,
+        result_ttl_seconds=model.result_ttl_seconds,
+        failed_ttl_seconds=model.failed_ttl_seconds,
+        limits=limits,
+    )
+
+
+def not_found(name: str) -> Rejected:
+    return Rejected(Rejection.MODEL_NOT_FOUND, f"there is no model {name}", pointer="/name")

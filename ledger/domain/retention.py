@@ -1,0 +1,108 @@
+"""How long results are kept: collected, withdrawn, erased. The clock of this is the read model's:
+a cleaner finds what is due and asks; the rules say whether it is."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ledger.domain.commands import Closing, CollectJob, ConfirmDeleted, WithdrawResult
+from ledger.domain.events import (
+    JobCollected,
+    JobErased,
+    JobEvent,
+    ObjectsDeleted,
+    ResultWithdrawn,
+)
+from ledger.domain.ids import JobId, Micros
+from ledger.domain.job import Job, status
+from ledger.domain.partition import Partition
+from ledger.domain.rejections import Rejected, Rejection, not_found
+from ledger.domain.remembered import Late
+from ledger.domain.steps import Status
+
+Decision = tuple[JobEvent, ...] | Rejected
+
+
+class Kept(Struct, frozen=True, gc=False):
+    """What of an ended job its retention depends on, remembered or brought along."""
+
+    job_id: JobId
+    status: Status
+    finished_at: Micros
+    result_ttl_us: int | None
+    failed_ttl_us: int | None
+    collected_at: Micros | None
+    result_expires_at: Micros | None
+    withdrawn: bool
+    erased: bool
+
+
+def collect(partition: Partition, command: CollectJob, at: Micros) -> Decision:
+    """The first one sets the expiry; whoever asks again is told the same."""
+    kept = _kept(partition, command.job_id, command.closing)
+    if isinstance(kept, Rejected):
+        return kept
+    if kept.status is not Status.SUCCEEDED or kept.collected_at is not None:
+        return ()
+    ttl = kept.result_ttl_us
+    return (JobCollected(kept.job_id, None if ttl is None else Micros(at + ttl)),)
+
+
+def withdraw(partition: Partition, command: WithdrawResult, at: Micros) -> Decision:
+    """Never before its time, whatever the asker's clock says."""
+    kept = _kept(partition, command.job_id, command.closing)
+    if isinstance(kept, Rejected):
+        return kept
+    if command.why == "owner_removed":
+        return () if kept.withdrawn else (ResultWithdrawn(kept.job_id, "owner_removed"),)
+    if kept.status is Status.FAILED and kept.failed_ttl_us is not None:
+        is_due = at >= kept.finished_at + kept.failed_ttl_us
+        return (JobErased(kept.job_id),) if is_due and not kept.erased else ()
+    expires = kept.result_expires_at
+    if kept.withdrawn or expires is None or at < expires:
+        return ()
+    return (ResultWithdrawn(kept.job_id, "expired"),)
+
+
+def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
+    job = partition.job(command.job_id)
+    if job is not None and job.end is None:
+        return Rejected(Rejection.JOB_NOT_CLOSED, "the job is open", job.id, status(job))
+    return (ObjectsDeleted(command.job_id, command.keys),)
+
+
+def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept | Rejected:
+    job = partition.job(job_id)
+    if job is not None and job.end is None:
+        return Rejected(Rejection.JOB_NOT_CLOSED, "the job has not ended", job_id, status(job))
+    if job is not None:
+        return _of_job(job)
+    if closing is None:
+        return not_found(job_id)
+    late = partition.late.get(job_id, Late())
+    return Kept(
+        job_id,
+        Status(closing.status),
+        closing.finished_at,
+        closing.result_ttl_us,
+        closing.failed_ttl_us,
+        late.collected_at if closing.collected_at is None else closing.collected_at,
+        late.result_expires_at if closing.collected_at is None else closing.result_expires_at,
+        late.withdrawn or closing.withdrawn,
+        late.erased or closing.erased,
+    )
+
+
+def _of_job(job: Job) -> Kept:
+    assert job.end is not None
+    return Kept(
+        job.id,
+        job.end,
+        job.finished_at or job.created_at,
+        job.request.result_ttl_us,
+        job.request.failed_ttl_us,
+        job.collected_at,
+        job.result_expires_at,
+        job.withdrawn,
+        job.erased,
+    )

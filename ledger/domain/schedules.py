@@ -1,0 +1,197 @@
+"""Schedules: when jobs of a type are to be, by themselves. Each nominal time comes to one run,
+whichever owner notices it: what is next stands in the log, and moves with the run's own entry."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ledger.domain import admission, cron, occurrences
+from ledger.domain.commands import (
+    Asked,
+    DeleteSchedule,
+    DisableSchedule,
+    EnableSchedule,
+    PutSchedule,
+    RequestJob,
+    RunSchedule,
+    Schedule,
+)
+from ledger.domain.decisions import Decided, Decision
+from ledger.domain.events import (
+    Event,
+    ScheduleDeleted,
+    ScheduleDisabled,
+    ScheduleEnabled,
+    ScheduleFired,
+    SchedulePut,
+    ScheduleSkipped,
+    ScheduleStopped,
+)
+from ledger.domain.ids import CommandId, Micros, QueueName
+from ledger.domain.partition import Partition
+from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.schedule_table import Scheduled
+
+Change = PutSchedule | DeleteSchedule | EnableSchedule | DisableSchedule | RunSchedule
+
+
+def change(partition: Partition, command: Change, asked: Asked, at: Micros) -> Decision:
+    """What an operator says of a schedule. Its occurrences up to the command's append have been
+    fired before; what comes after it follows the new word."""
+    known = _known(partition, command.queue, command.name)
+    if isinstance(command, PutSchedule):
+        return _put(partition, command, known, asked, at)
+    if known is None:
+        return not_found(command.name)
+    match command:
+        case DeleteSchedule():
+            return Decided((ScheduleDeleted(command.queue, command.name),))
+        case EnableSchedule():
+            return _enable(command, known, asked, at)
+        case DisableSchedule():
+            if not known.schedule.enabled:
+                return Decided()
+            return Decided((ScheduleDisabled(command.queue, command.name),))
+        case RunSchedule():
+            return _run(partition, command, known, asked, at)
+        case _:
+            assert_never(command)
+
+
+def fire(partition: Partition, queue: QueueName, name: str, at: Micros) -> list[tuple[Event, ...]]:
+    """What an occurrence that is due at `at` comes to, one entry each; the first of them only: the
+    next one is due at once, if it is. Nothing where nothing is due."""
+    known = _known(partition, queue, name)
+    if known is None or known.next_at is None or known.next_at > at:
+        return []
+    times = cron.parsed(known.schedule.cron, known.schedule.timezone)
+    if isinstance(times, cron.Wrong):
+        return [(ScheduleStopped(queue, name, times.message),)]
+    due = occurrences.due_occurrences(times, known.next_at, at, known.schedule.catch_up, limit=1)
+    if not due.fire:
+        skipped = ScheduleSkipped(
+            queue, name, due.skipped, known.next_at, due.last_skipped or known.next_at, due.next_at
+        )
+        return [(skipped,)]
+    nominal = due.fire[0]
+    entry: tuple[Event, ...] = ()
+    if due.skipped:
+        last = due.last_skipped or known.next_at
+        entry = (ScheduleSkipped(queue, name, due.skipped, known.next_at, last, nominal),)
+    return [(*entry, *_occurrence(partition, queue, name, known, nominal, due.next_at, at))]
+
+
+def _occurrence(
+    partition: Partition,
+    queue: QueueName,
+    name: str,
+    known: Scheduled,
+    nominal: Micros,
+    next_at: Micros | None,
+    at: Micros,
+) -> tuple[Event, ...]:
+    """The job of a nominal time, or why there is none: either way it has had its run."""
+    seed = CommandId(f"{known.command_id}@{nominal}")
+    decided = _request(partition, queue, name, known, seed, at, born=nominal)
+    fired = ScheduleFired(queue, name, nominal, next_at=next_at)
+    if isinstance(decided, Rejected):
+        return (replace(fired, code=str(decided.code), detail=decided.detail[:2048]),)
+    return (*decided.events, replace(fired, job_id=decided.job_id))
+
+
+def _request(
+    partition: Partition,
+    queue: QueueName,
+    name: str,
+    known: Scheduled,
+    seed: CommandId,
+    at: Micros,
+    born: Micros,
+) -> Decision:
+    schedule = known.schedule
+    request = RequestJob(
+        type=schedule.type,
+        queue=queue,
+        payload=schedule.payload,
+        labels=schedule.labels,
+        scope=schedule.scope,
+    )
+    if not is_schedulable(partition, queue, schedule.type):
+        return not_schedulable(schedule.type)
+    asked = Asked(request, seed, actor=f"schedule:{name}", offset=partition.requests)
+    return admission.admit(partition, request, asked, at, born=born, schedule=name)
+
+
+def _put(
+    partition: Partition, command: PutSchedule, known: Scheduled | None, asked: Asked, at: Micros
+) -> Decision:
+    schedule = command.schedule
+    times = cron.parsed(schedule.cron, schedule.timezone)
+    if isinstance(times, cron.Wrong):
+        return Rejected(Rejection.INVALID_SCHEDULE, times.message, pointer=times.pointer)
+    if not is_schedulable(partition, command.queue, schedule.type):
+        return not_schedulable(schedule.type)
+    if known is not None and known.schedule == schedule and known.stopped is None:
+        return Decided()
+    next_at = times.next_after(_since(known, asked, at)) if schedule.enabled else None
+    content = Raw(msgspec.json.encode(schedule))
+    put = SchedulePut(command.queue, command.name, content, asked.command_id, next_at)
+    return Decided((put,))
+
+
+def _enable(command: EnableSchedule, known: Scheduled, asked: Asked, at: Micros) -> Decision:
+    if known.schedule.enabled:
+        return Decided()
+    times = cron.parsed(known.schedule.cron, known.schedule.timezone)
+    if isinstance(times, cron.Wrong):
+        return Rejected(Rejection.INVALID_SCHEDULE, times.message, pointer=times.pointer)
+    next_at = times.next_after(_since(known, asked, at))
+    return Decided((ScheduleEnabled(command.queue, command.name, next_at),))
+
+
+def _run(
+    partition: Partition, command: RunSchedule, known: Scheduled, asked: Asked, at: Micros
+) -> Decision:
+    """By hand: beside the occurrences, also of a disabled one."""
+    decided = _request(
+        partition, command.queue, command.name, known, asked.command_id, at, born=at
+    )
+    if isinstance(decided, Rejected):
+        return decided
+    fired = ScheduleFired(
+        command.queue, command.name, at, decided.job_id, next_at=known.next_at, manual=True
+    )
+    return Decided((*decided.events, fired), decided.job_id, deduplicated=decided.deduplicated)
+
+
+def _since(known: Scheduled | None, asked: Asked, at: Micros) -> Micros:
+    """Occurrences count from the command's append, but never again from before the last one."""
+    appended = min(asked.appended_at or at, at)
+    last = None if known is None else known.last_nominal_at
+    return appended if last is None else max(appended, last)
+
+
+def is_schedulable(partition: Partition, queue: QueueName, job_type: str) -> bool:
+    its = partition.queues.get(queue)
+    newest = its.template(job_type) if its is not None else None
+    return newest is None or newest.template.schedulable
+
+
+def not_schedulable(job_type: str) -> Rejected:
+    detail = f"the template of {job_type} allows no schedule"
+    return Rejected(Rejection.NOT_SCHEDULABLE, detail, pointer="/type")
+
+
+def not_found(name: str) -> Rejected:
+    return Rejected(Rejection.SCHEDULE_NOT_FOUND, f"there is no schedule {name}", pointer="/name")
+
+
+def _known(partition: Partition, queue: QueueName, name: str) -> Scheduled | None:
+    its = partition.queues.get(queue)
+    return its.schedules.get(name) if its is not None else None
+
+
