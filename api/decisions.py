@@ -26,7 +26,7 @@ from ledger.domain.commands import Command, RerunJob, SubmitResult
 from ledger.domain.ids import JobId, QueueName, queue_of
 from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
-from ledger.domain.leases import hash_of, refuse_closed, refuse_result_on_closed
+from ledger.domain.leases import hash_of, refuse_closed, result_again
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.strict_json import MalformedJson, check
 from ledger.log.errors import LogError
@@ -226,8 +226,9 @@ def _closed(job: Job, command: Command) -> Rejected | None:
     """Why nothing can be done with an ended job; None: it has this very result already."""
     if isinstance(command, SubmitResult):
         output_hash = hash_of(command.output, command.output_ref, command.output_hash)
-        decision = refuse_result_on_closed(job, output_hash)
-        return decision if isinstance(decision, Rejected) else None
+        decision = result_again(job, command.fence, output_hash)
+        if decision is not None:
+            return decision if isinstance(decision, Rejected) else None
     return refuse_closed(job)
 
 

@@ -148,7 +148,7 @@ class WithdrawResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class ConfirmDeleted(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """From the cleaner: these objects of a job are gone."""
 
-    TYPE: ClassVar[str] = "ledger.job.objects_deleted.v1"
+    TYPE: ClassVar[str] = "ledger.job.confirm_deleted.v1"
     job_id: Id
     keys: Annotated[tuple[str, ...], Meta(max_length=1000)]
 

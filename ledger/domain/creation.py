@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -12,8 +11,8 @@ from msgspec.structs import replace
 from ledger.domain import schemas
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import SECONDS_MAX, RequestJob, RerunJob, Template
-from ledger.domain.events import JobRequested, Labels
 from ledger.domain.dedupe import dedupe_digest
+from ledger.domain.events import JobRequested, Labels
 from ledger.domain.failures import Retry
 from ledger.domain.flow_design import flow_of
 from ledger.domain.flow_plan import Flow
@@ -23,6 +22,7 @@ from ledger.domain.rejections import FieldError, Rejected, Rejection
 from ledger.domain.retries import merged_retry
 from ledger.domain.schemas import Schema
 from ledger.domain.strict_json import UnsafeInteger
+from ledger.domain.wrong import Wrong
 
 EMPTY = Raw(b"{}")
 _ordered = msgspec.json.Encoder(order="deterministic")
@@ -88,7 +88,7 @@ def pinned(job_type: str, version: int, template: Template) -> Pinned:
 def _schema(content: Raw | UnsetType) -> Schema | None:
     """None: there is none, or none that this version understands; a put would have refused it."""
     schema = None if content is UNSET else schemas.compiled(content)
-    return None if isinstance(schema, schemas.Wrong) else schema
+    return None if isinstance(schema, Wrong) else schema
 
 
 class Key(Struct, frozen=True, gc=False):
@@ -156,7 +156,7 @@ def resolve(
         dedupe,
         not template.repeatable,
         schedule,
-        None if ask.extract is None else Raw(msgspec.json.encode(ask.extract)),
+        UNSET if ask.extract is None else Raw(msgspec.json.encode(ask.extract)),
         ask.forward_headers,
     )
 
@@ -173,7 +173,7 @@ def rerun(
         payload_ref=original.payload_ref if command.payload is UNSET else None,
         labels=original.labels if command.labels is UNSET else command.labels,
         priority=original.priority if command.priority is UNSET else command.priority,
-        extract=original.extract if command.payload is UNSET else None,
+        extract=original.extract if command.payload is UNSET else UNSET,
         schedule=None,
         ready_at=at,
         order=order,

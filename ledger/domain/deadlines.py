@@ -28,8 +28,8 @@ from ledger.domain.failures import (
     is_retryable,
     retry_at,
 )
-from ledger.domain.ids import Micros
 from ledger.domain.flows import follow
+from ledger.domain.ids import Micros
 from ledger.domain.job import (
     Blocked,
     Job,
@@ -104,7 +104,9 @@ def _grace_ended(job: Job) -> tuple[JobEvent, ...]:
     if job.request.flow is None:
         return (JobCancelled(job.id, "grace_ended", job.cancel.reason, job.cancel.by),)
     return tuple(
-        StepCancelled(job.id, step.name, "grace_ended") for step in job.steps if _is_graced(job, step)
+        StepCancelled(job.id, step.name, "grace_ended")
+        for step in job.steps
+        if _is_graced(job, step)
     )
 
 

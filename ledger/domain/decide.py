@@ -110,11 +110,7 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
         case ResumeQueue():
             return queue_control.resume(partition, command, asked.actor)
         case (
-            PutSchedule()
-            | DeleteSchedule()
-            | EnableSchedule()
-            | DisableSchedule()
-            | RunSchedule()
+            PutSchedule() | DeleteSchedule() | EnableSchedule() | DisableSchedule() | RunSchedule()
         ):
             return schedules.change(partition, command, asked, at)
         case PutModel():
@@ -204,9 +200,7 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
             return _accepted(job, _say(partition, job, command, at, partition.next_order(at)))
 
 
-def _say(
-    partition: Partition, job: Job, word: Word, at: Micros, order: int
-) -> leases.Decision:
+def _say(partition: Partition, job: Job, word: Word, at: Micros, order: int) -> leases.Decision:
     if isinstance(word, SubmitResult | ReportedResult):
         if refused := _wrong_output(partition, job, word):
             return refused

@@ -72,7 +72,7 @@ class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     """Its type is not repeatable: once it has succeeded, its equals are refused for ever."""
     schedule: str | None = None
     """Whose occurrence it is."""
-    extract: Raw | None = None
+    extract: Raw | UnsetType = UNSET
     """JSON object: what rules may see of a payload that lies elsewhere, by pointer."""
     forward_headers: str | None = None
     """Sealed."""
@@ -182,7 +182,7 @@ class JobSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
     output_ref: Ref | None = None
     degraded: bool = False
     """Of a flow: a step had failed, and the flow went on without it."""
-    extract: Raw | None = None
+    extract: Raw | UnsetType = UNSET
 
 
 class JobFailed(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -282,7 +282,7 @@ class StepSucceeded(Struct, frozen=True, gc=False, omit_defaults=True):
     output_hash: str
     output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
-    extract: Raw | None = None
+    extract: Raw | UnsetType = UNSET
     """JSON object: what rules may see of an output that lies elsewhere, by pointer."""
 
 
@@ -295,7 +295,7 @@ class StepCarried(Struct, frozen=True, gc=False, omit_defaults=True):
     output_hash: str
     output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
-    extract: Raw | None = None
+    extract: Raw | UnsetType = UNSET
 
 
 class StepSkipped(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -478,8 +478,10 @@ class ScheduleSkipped(Struct, frozen=True, gc=False, omit_defaults=True):
     queue: QueueName
     name: str
     count: int
+    """At least so many."""
     first_at: Micros
-    last_at: Micros
+    until: Micros
+    """What was to be before this is over."""
     next_at: Micros | None = None
 
 

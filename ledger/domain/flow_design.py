@@ -19,6 +19,7 @@ from ledger.domain.ids import StepName, micros
 from ledger.domain.pointers import is_pointer, parts
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.retries import merged_retry
+from ledger.domain.wrong import Wrong
 
 Needs = dict[StepName, tuple[StepName, ...]]
 
@@ -124,7 +125,7 @@ def _wrong_step(step: StepAsk, at: str, before: set[StepName]) -> Rejected | Non
 
 def _wrong_when(condition: str, at: str, before: set[StepName]) -> Rejected | None:
     compiled = conditions.compiled(condition)
-    if isinstance(compiled, conditions.Wrong):
+    if isinstance(compiled, Wrong):
         return _invalid(at, compiled.message)
     unknown = sorted(compiled.steps - before)
     if unknown:

@@ -53,6 +53,7 @@ from ledger.domain.ids import INLINE_BYTES_MAX, JobId, Micros, StepName
 from ledger.domain.job import Blocked, Job, Misfit, Settled, evolve, status_of
 from ledger.domain.pointers import find, parts
 from ledger.domain.steps import Part, Status, Step, current_lease
+from ledger.domain.wrong import Wrong
 
 ITEMS_MAX = 256
 """Instances of one step."""
@@ -257,7 +258,8 @@ def carry(original: Job, job_id: JobId) -> Events:
         for step in done:
             assert step.part is not None
             output = UNSET if step.part.output is None else step.part.output
-            its = (step.part.output_hash, output, step.part.output_ref, step.part.extract)
+            extract = UNSET if step.part.extract is None else step.part.extract
+            its = (step.part.output_hash, output, step.part.output_ref, extract)
             events.append(StepCarried(job_id, step.name, *its))
     return tuple(events)
 
@@ -308,11 +310,11 @@ def _items(job: Job, pointer: str) -> list[Raw] | None:
 
 def _holds(job: Job, condition: str) -> bool:
     compiled = conditions.compiled(condition)
-    if isinstance(compiled, conditions.Wrong):
+    if isinstance(compiled, Wrong):
         return False  # Put by a version that allowed it.
     flow = job.request.flow
     assert flow is not None
-    steps = {
+    steps: dict[str, Any] = {
         plan.name: {"status": step_status(job, plan.name), "output": _seen(job, plan.name)}
         for plan in flow.steps
     }
@@ -341,7 +343,7 @@ def payload_seen(job: Job) -> Any:
     asked = job.request
     if asked.payload_ref is None:
         return msgspec.json.decode(asked.payload)
-    return {} if asked.extract is None else nested(asked.extract).get("payload", {})
+    return {} if asked.extract is UNSET else nested(asked.extract).get("payload", {})
 
 
 def nested(extract: Raw) -> Any:

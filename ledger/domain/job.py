@@ -555,7 +555,7 @@ def _with_output(part: Part, event: StepSucceeded | StepCarried) -> Part:
         output=None if event.output is UNSET else event.output,
         output_ref=event.output_ref,
         output_hash=event.output_hash,
-        extract=event.extract,
+        extract=None if event.extract is UNSET else event.extract,
     )
 
 
@@ -599,9 +599,7 @@ def _begun_anew(step: Step, name: StepName) -> Step:
     """What its runtime said last is still known, so that saying it again is no news."""
     sent_back = 0 if step.part is None else step.part.sent_back
     part = Part(sent_back=sent_back) if sent_back else NO_PART
-    return Step(
-        name, BLOCKED, ended_fence=step.ended_fence, ended_how=step.ended_how, part=part
-    )
+    return Step(name, BLOCKED, ended_fence=step.ended_fence, ended_how=step.ended_how, part=part)
 
 
 def _restarted(job: Job, event: PassRestarted) -> Job | Misfit:

@@ -212,7 +212,9 @@ def started(job: Job, step: Step, at: Micros) -> Events:
 # --- Ending it -----------------------------------------------------------------------------------
 def say(job: Job, word: Word, at: Micros, order: int) -> Decision:
     """One word on one job. `order` is the place behind all that wait, for a retry at the tail."""
-    decision = _result(job, word, at) if type(word) is ReportedResult else _said(job, word, at, order)
+    decision = (
+        _result(job, word, at) if type(word) is ReportedResult else _said(job, word, at, order)
+    )
     if job.request.flow is None or type(decision) is Rejected:
         return decision
     return follow(job, decision, at, order)
@@ -244,9 +246,9 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
             output_hash = hash_of(word.output, word.output_ref, None)
         except UnsafeInteger as error:
             return _invalid(job, f"/output{error.pointer}", str(error))
-    accepted = accepted_hash(job, word.fence)
-    if accepted is not None:
-        return _result_again(job, accepted, output_hash)
+    again = result_again(job, word.fence, output_hash)
+    if again is not None:
+        return again
     step = _current(job, word.fence)
     if type(step) is Rejected:
         return step
@@ -362,22 +364,26 @@ def refuse_other_version(job: Job, wanted: int | None) -> Rejected | None:
     )
 
 
-def accepted_hash(job: Job, fence: Fence) -> str | None:
-    """Of the result that was accepted before this one; None: none that this one could repeat."""
-    for step in job.steps:
-        its = step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded"
-        if its and step.part is not None and type(step.phase) is Settled:
-            return step.part.output_hash
-    return None if job.result is None else job.result.output_hash
-
-
-def _result_again(job: Job, accepted: str, output_hash: str) -> Decision:
-    """The same result again is no news; another is told that it came too late."""
+def result_again(job: Job, fence: Fence, output_hash: str) -> Decision | None:
+    """The same result again is no news; another is told that it came too late. None: no result was
+    accepted before this one."""
+    accepted = _accepted_hash(job, fence)
+    if accepted is None:
+        return None
     if accepted == output_hash:
         return NOTHING_NEW
     return _refused(
         Rejection.RESULT_ALREADY_EXISTS, job, "another result was accepted before this one"
     )
+
+
+def _accepted_hash(job: Job, fence: Fence) -> str | None:
+    """In a flow each step has its own."""
+    for step in job.steps:
+        its = step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded"
+        if its and step.part is not None and type(step.phase) is Settled:
+            return step.part.output_hash
+    return None if job.result is None else job.result.output_hash
 
 
 def _current(job: Job, fence: Fence) -> Step | Rejected:

@@ -13,6 +13,7 @@ from ledger.domain.ids import MODELS_QUEUE
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection
 
+
 def put(partition: Partition, command: PutModel) -> Decision:
     """Without a key the one before it is kept. Equal content makes no news."""
     queue = partition.queue(MODELS_QUEUE)

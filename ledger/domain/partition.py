@@ -7,6 +7,7 @@ from collections import Counter
 
 from ledger.domain import deadlines
 from ledger.domain.commands import Limit, ProgressSaid
+from ledger.domain.dedupe import Dedupe
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
@@ -46,8 +47,16 @@ from ledger.domain.events import (
     Unknown,
 )
 from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
-from ledger.domain.dedupe import Dedupe
-from ledger.domain.job import Job, Misfit, begin, evolve, extend, quoted_step, status, worker_type_of
+from ledger.domain.job import (
+    Job,
+    Misfit,
+    begin,
+    evolve,
+    extend,
+    quoted_step,
+    status,
+    worker_type_of,
+)
 from ledger.domain.limits import Key
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
@@ -57,7 +66,6 @@ from ledger.domain.queues import Queue as Queue
 from ledger.domain.queues import RuntimeSession as RuntimeSession
 from ledger.domain.ready import Place, Ready
 from ledger.domain.remembered import KEYED as KEYED
-from ledger.domain.remembered import Bounds as Bounds
 from ledger.domain.remembered import (
     LATE_EVENTS,
     ClosedJobs,
@@ -67,6 +75,7 @@ from ledger.domain.remembered import (
     LateEvent,
     Outcomes,
 )
+from ledger.domain.remembered import Bounds as Bounds
 from ledger.domain.remembered import Outcome as Outcome
 from ledger.domain.remembered import identity_of as identity_of
 from ledger.domain.sizes import size_of, size_of_said
@@ -343,7 +352,7 @@ class Partition:
                 | ScheduleStopped()
             ):
                 fits = self.queue(event.queue).schedules.apply(event, at)
-                self._arm_schedule(event.queue, event.name)
+                self.arm_schedule(event.queue, event.name)
             case ModelPut() | ModelDeleted():
                 fits = self.queue(event.queue).apply_model(event)
             case CommandRejected():
@@ -516,11 +525,8 @@ class Partition:
             if job.request.queue == queue.name:
                 queue.limits.hold(job)
 
-    def rearm_schedule(self, queue: QueueName, name: str) -> None:
-        """Named as due, whatever came of it."""
-        self._arm_schedule(queue, name)
-
-    def _arm_schedule(self, queue: QueueName, name: str) -> None:
+    def arm_schedule(self, queue: QueueName, name: str) -> None:
+        """For its next occurrence, if there is one."""
         schedule = self.queue(queue).schedules.get(name)
         key = (queue, name)
         self.schedule_timers.disarm(key)

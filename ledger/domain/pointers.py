@@ -29,13 +29,13 @@ def point(request: RequestJob | JobRequested, pointer: str) -> Any:
 
     Of a payload that lies elsewhere it finds what the request brings along.
     """
+    found: Any
     field, *rest = parts(pointer)
     if field == "payload" and request.payload_ref is not None:
         brought = request.extract
-        if isinstance(brought, Raw):
-            brought = msgspec.json.decode(brought)
-        return (brought or {}).get(pointer, UNSET)
-    found: Any = getattr(request, field, None) if field in _FIELDS else None
+        found = msgspec.json.decode(brought) if isinstance(brought, Raw) else brought
+        return found.get(pointer, UNSET) if isinstance(found, dict) else UNSET
+    found = getattr(request, field, None) if field in _FIELDS else None
     if found is None:
         return UNSET
     if type(found) is str and not rest:

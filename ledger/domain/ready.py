@@ -17,9 +17,9 @@ PLACES_MIN = 1024
 
 
 class Lane:
-    """Steps of one worker type and priority. New ones come in order and go to a deque; one that comes back
-    to an earlier place goes to a small heap. (At a million jobs a push and pop of a heap costs
-    1-3 us, of a deque 0.04.)"""
+    """Steps of one worker type and priority. New ones come in order and go to a deque; one that
+    comes back to an earlier place goes to a small heap. (At a million jobs a push and pop of a heap
+    costs 1-3 us, of a deque 0.04.)"""
 
     __slots__ = ("_again", "_first", "_full_at")
 

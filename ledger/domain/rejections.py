@@ -98,7 +98,7 @@ WHEN: dict[Rejection, str] = {
     Rejection.OPERATION_NOT_FOUND: "the ledger knows no operation of that id",
     Rejection.PRECONDITION_FAILED: "If-Match names another version than the job has",
     Rejection.VIEW_BEHIND: "the facts brought along are older than what happened since",
-    Rejection.DUPLICATE_ACTIVE: "an equal job has not ended yet, and the policy allows one at a time",
+    Rejection.DUPLICATE_ACTIVE: "an equal job has not ended, and the policy allows one at a time",
     Rejection.NOT_REPEATABLE: "an equal job has succeeded, and the template allows it once",
     Rejection.LIMIT_REACHED: "as many jobs hold a lease under a limit as it allows",
     Rejection.QUEUE_PAUSED: "nothing of the queue is leased until it is resumed",

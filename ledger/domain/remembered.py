@@ -14,16 +14,16 @@ from ledger.domain.entries import Entry
 from ledger.domain.events import (
     JOB_EVENTS,
     BulkStarted,
-    JobCollected,
-    JobErased,
-    ObjectsDeleted,
-    ResultWithdrawn,
     CommandDuplicated,
     CommandRejected,
     Event,
+    JobCollected,
+    JobErased,
     JobRequested,
     LeaseGranted,
     LeasesExtended,
+    ObjectsDeleted,
+    ResultWithdrawn,
     TemplatePut,
 )
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros

@@ -86,7 +86,9 @@ class Schedules:
                 if not event.manual:
                     after = replace(after, last_nominal_at=event.nominal_at)
             case ScheduleSkipped():
-                after = replace(known, next_at=event.next_at, last_nominal_at=event.last_at)
+                after = replace(
+                    known, next_at=event.next_at, last_nominal_at=Micros(event.until - 1)
+                )
             case ScheduleStopped():
                 after = replace(known, next_at=None, stopped=event.reason)
             case _:

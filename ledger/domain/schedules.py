@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ledger.domain import admission, cron, occurrences
+from ledger.domain import admission, occurrences
 from ledger.domain.commands import (
     Asked,
     DeleteSchedule,
@@ -18,8 +18,8 @@ from ledger.domain.commands import (
     PutSchedule,
     RequestJob,
     RunSchedule,
-    Schedule,
 )
+from ledger.domain.cron import parsed
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import (
     Event,
@@ -35,6 +35,7 @@ from ledger.domain.ids import CommandId, Micros, QueueName
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.schedule_table import Scheduled
+from ledger.domain.wrong import Wrong
 
 Change = PutSchedule | DeleteSchedule | EnableSchedule | DisableSchedule | RunSchedule
 
@@ -62,27 +63,24 @@ def change(partition: Partition, command: Change, asked: Asked, at: Micros) -> D
             assert_never(command)
 
 
-def fire(partition: Partition, queue: QueueName, name: str, at: Micros) -> list[tuple[Event, ...]]:
-    """What an occurrence that is due at `at` comes to, one entry each; the first of them only: the
-    next one is due at once, if it is. Nothing where nothing is due."""
+def fire(partition: Partition, queue: QueueName, name: str, at: Micros) -> tuple[Event, ...]:
+    """What the first occurrence that is due at `at` comes to, one entry; the one after it may be
+    due, too. Nothing where nothing is due."""
     known = _known(partition, queue, name)
     if known is None or known.next_at is None or known.next_at > at:
-        return []
-    times = cron.parsed(known.schedule.cron, known.schedule.timezone)
-    if isinstance(times, cron.Wrong):
-        return [(ScheduleStopped(queue, name, times.message),)]
+        return ()
+    times = parsed(known.schedule.cron, known.schedule.timezone)
+    if isinstance(times, Wrong):
+        return (ScheduleStopped(queue, name, times.message),)
     due = occurrences.due_occurrences(times, known.next_at, at, known.schedule.catch_up, limit=1)
     if not due.fire:
-        skipped = ScheduleSkipped(
-            queue, name, due.skipped, known.next_at, due.last_skipped or known.next_at, due.next_at
-        )
-        return [(skipped,)]
+        until = Micros(at + 1) if due.next_at is None else min(due.next_at, Micros(at + 1))
+        return (ScheduleSkipped(queue, name, due.skipped, known.next_at, until, due.next_at),)
     nominal = due.fire[0]
     entry: tuple[Event, ...] = ()
     if due.skipped:
-        last = due.last_skipped or known.next_at
-        entry = (ScheduleSkipped(queue, name, due.skipped, known.next_at, last, nominal),)
-    return [(*entry, *_occurrence(partition, queue, name, known, nominal, due.next_at, at))]
+        entry = (ScheduleSkipped(queue, name, due.skipped, known.next_at, nominal, nominal),)
+    return (*entry, *_occurrence(partition, queue, name, known, nominal, due.next_at, at))
 
 
 def _occurrence(
@@ -130,8 +128,8 @@ def _put(
     partition: Partition, command: PutSchedule, known: Scheduled | None, asked: Asked, at: Micros
 ) -> Decision:
     schedule = command.schedule
-    times = cron.parsed(schedule.cron, schedule.timezone)
-    if isinstance(times, cron.Wrong):
+    times = parsed(schedule.cron, schedule.timezone)
+    if isinstance(times, Wrong):
         return Rejected(Rejection.INVALID_SCHEDULE, times.message, pointer=times.pointer)
     if not is_schedulable(partition, command.queue, schedule.type):
         return not_schedulable(schedule.type)
@@ -146,8 +144,8 @@ def _put(
 def _enable(command: EnableSchedule, known: Scheduled, asked: Asked, at: Micros) -> Decision:
     if known.schedule.enabled:
         return Decided()
-    times = cron.parsed(known.schedule.cron, known.schedule.timezone)
-    if isinstance(times, cron.Wrong):
+    times = parsed(known.schedule.cron, known.schedule.timezone)
+    if isinstance(times, Wrong):
         return Rejected(Rejection.INVALID_SCHEDULE, times.message, pointer=times.pointer)
     next_at = times.next_after(_since(known, asked, at))
     return Decided((ScheduleEnabled(command.queue, command.name, next_at),))
@@ -157,9 +155,7 @@ def _run(
     partition: Partition, command: RunSchedule, known: Scheduled, asked: Asked, at: Micros
 ) -> Decision:
     """By hand: beside the occurrences, also of a disabled one."""
-    decided = _request(
-        partition, command.queue, command.name, known, asked.command_id, at, born=at
-    )
+    decided = _request(partition, command.queue, command.name, known, asked.command_id, at, born=at)
     if isinstance(decided, Rejected):
         return decided
     fired = ScheduleFired(
@@ -193,5 +189,3 @@ def not_found(name: str) -> Rejected:
 def _known(partition: Partition, queue: QueueName, name: str) -> Scheduled | None:
     its = partition.queues.get(queue)
     return its.schedules.get(name) if its is not None else None
-
-

@@ -16,6 +16,7 @@ from ledger.domain.partition import Partition
 from ledger.domain.pointers import is_pointer
 from ledger.domain.queue_control import wrong_limits
 from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.wrong import Wrong
 
 POINTERS_MAX = 20
 _FIELDS = frozenset(RequestJob.__struct_fields__)
@@ -51,7 +52,7 @@ def _wrong(template: Template) -> Rejected | None:
     for name in ("payload_schema", "output_schema"):
         content = getattr(template, name)
         schema = None if content is UNSET else schemas.compiled(content)
-        if isinstance(schema, schemas.Wrong):
+        if isinstance(schema, Wrong):
             return _invalid(f"/{name}{schema.pointer}", schema.message)
     if template.concurrency_policy == "replace_existing" and not template.cancel.supported:
         return _invalid("/concurrency_policy", "what cannot be cancelled cannot be replaced")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from ledger.domain.commands import Asked, CancelJobs, Claim, Heartbeat, LockJob, PutTemplate
 from ledger.domain.decide import Decided
 from ledger.domain.events import LeaseGranted, Ref
-from ledger.domain.ids import rfc3339
 from ledger.domain.flows import inputs_of
+from ledger.domain.ids import rfc3339
 from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition

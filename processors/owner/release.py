@@ -23,7 +23,7 @@ from ledger.domain.ids import (
     RuntimeId,
     rfc3339,
 )
-from ledger.domain.job import Cancel, Job, Lease, Step, held_lease
+from ledger.domain.job import Cancel, Job, Lease, Step, cancel_of, held_lease
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition
 from ledger.domain.runtimes import news

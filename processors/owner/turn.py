@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from ledger.domain import bulk, runtimes, schedules
+from ledger.domain.cancel import cancel
 from ledger.domain.commands import (
     Asked,
     Beat,
@@ -23,7 +24,6 @@ from ledger.domain.commands import (
     RequestJob,
     RerunJob,
 )
-from ledger.domain.cancel import cancel
 from ledger.domain.decide import Decided, decide, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
@@ -221,14 +221,15 @@ class Turn:
     def schedules(self, at: Micros, many: int) -> int:
         """Fire the occurrences that are due at `at`. How many schedules were looked at."""
         timers = self.partition.schedule_timers
-        if not timers or (timers.next_due() or 0) > at:
-            return 0
-        fallen = timers.pop(at, many)
-        for queue, name in fallen:
-            for events in schedules.fire(self.partition, queue, name, at):
-                self._append(events, TIMER, OWNER)
-            self.partition.rearm_schedule(queue, name)
-        return len(fallen)
+        fired = 0
+        while fired < many and (due := timers.next_due()) is not None and due <= at:
+            for queue, name in timers.pop(at, many - fired):
+                events = schedules.fire(self.partition, queue, name, at)
+                if events:
+                    self._append(events, TIMER, OWNER)
+                self.partition.arm_schedule(queue, name)
+                fired += 1
+        return fired
 
     def silences(self) -> None:
         """End the sessions of runtimes that were not heard for too long."""

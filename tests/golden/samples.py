@@ -15,6 +15,9 @@ JOB_ID = "mail.0190a7b2-7b1c-7def-8a12-0123456789ab"
 _BY_NAME: dict[str, Any] = {
     "job_id": JOB_ID,
     "retried_from": "mail.0190a7b2-0000-7000-8000-000000000000",
+    "goto": "step_1",
+    "StepAsk.name": "step_1",
+    "needs": ("step_1",),
     "queue": "mail",
     "queues": ("mail", "print"),
     "sha256": "ab" * 32,
@@ -34,14 +37,18 @@ _INSTANTS = {"ready_at", "until", "deadline", "key_until", "expires_at", "at"}
 def full(kind: type[Struct]) -> Any:
     """Every field set, none to its default where that can be told."""
     hints = get_type_hints(kind, include_extras=True)
-    return kind(**{name: _value(name, hints[name]) for name in kind.__struct_fields__})
+    return kind(**{name: _field(kind, name, hints[name]) for name in kind.__struct_fields__})
 
 
 def minimal(kind: type[Struct]) -> Any:
     """Only the fields that have no default."""
     hints = get_type_hints(kind, include_extras=True)
     required = [field.name for field in msgspec.structs.fields(kind) if field.required]
-    return kind(**{name: _value(name, hints[name]) for name in required})
+    return kind(**{name: _field(kind, name, hints[name]) for name in required})
+
+
+def _field(kind: type[Struct], name: str, hint: Any) -> Any:
+    return _BY_NAME.get(f"{kind.__name__}.{name}") or _value(name, hint)
 
 
 def _value(name: str, hint: Any) -> Any:
@@ -61,6 +68,8 @@ def _value(name: str, hint: Any) -> Any:
         kinds = get_args(arguments[0])
         if get_origin(arguments[0]) in (Union, UnionType) and issubclass(kinds[0], Struct):
             return tuple(full(kind) for kind in kinds)
+        if arguments[-1] is not Ellipsis:
+            return tuple(_value(name, argument) for argument in arguments)
         return (_value(name, arguments[0]),)
     if origin is dict:
         return {"user": "u1", "projekt": "Öl"}

@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from ledger.domain import bulk, deadlines
+from ledger.domain.cancel import cancel
 from ledger.domain.commands import (
     AcknowledgeCancel,
     Asked,
@@ -50,7 +51,7 @@ from ledger.domain.commands import (
     WaitForCompletion,
     Where,
 )
-from ledger.domain.decide import Decided, Decision, cancel, decide
+from ledger.domain.decide import Decided, Decision, decide
 from ledger.domain.digest import digest, folded
 from ledger.domain.entries import Entry
 from ledger.domain.events import JOB_EVENTS, JobRequested, LeasesExtended
@@ -326,7 +327,7 @@ class Interleavings(RuleBasedStateMachine):
         """After the timers have fallen, as in an owner's turn."""
         partition, now = self.owner.partition, self.owner.clock.now
         for queue in partition.queues.values():
-            found = [job.id for job in partition.best(queue.name, TYPES, 10_000, now)]
+            found = [job.id for job, _ in partition.best(queue.name, TYPES, 10_000, now)]
             ready = sorted(
                 (job.request.priority, job.order, job.id)
                 for job in partition.jobs.values()

@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 
 from ledger.domain import bulk, operations
+from ledger.domain.cancel import cancel
 from ledger.domain.commands import (
     CancelJobs,
     CancelPart,
@@ -18,7 +19,7 @@ from ledger.domain.commands import (
     Template,
     Where,
 )
-from ledger.domain.decide import Decided, cancel
+from ledger.domain.decide import Decided
 from ledger.domain.entries import Entry, TakeOver
 from ledger.domain.events import (
     BulkEnded,

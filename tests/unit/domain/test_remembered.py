@@ -196,7 +196,7 @@ def test_a_type_without_jobs_keeps_no_lane() -> None:
 
 
 def test_timers_that_are_moved_to_and_fro_leave_no_trail() -> None:
-    timers = Timers()
+    timers: Timers[JobId] = Timers()
     for number in range(10 * STALE_MAX):
         timers.arm(JOB, at(10**9 - number))
     assert len(timers) == 1
