@@ -12,7 +12,15 @@ import orjson
 
 from ledger.domain.events import JobRequested, Labels
 from ledger.domain.ids import Micros
-from ledger.domain.job import Job, Status, held_lease, status
+from ledger.domain.job import (
+    Job,
+    Pending,
+    Status,
+    held_lease,
+    objects_to_delete,
+    status,
+    worker_type_of,
+)
 from projections.packing import ABSENT, pack_request, pack_state
 from projections.storable import BYTES_MAX, storable
 
@@ -28,7 +36,9 @@ _LENGTHS = [_u32(size) for size in range(4096)]
 _instant = Struct(">iq").pack
 _new_job = Struct(">hiiihiqiqiqiiiqi?").pack
 _open_job = Struct(">hihiqiqiq").pack
-_staged_job = Struct(">hiiiqiqiiiqi?").pack
+_staged_job = Struct(">hiiiqiqiiiqi?i?i?").pack
+_array = Struct(">iiiii").pack
+_no_items = Struct(">iii").pack
 _history = Struct(">hiiii").pack
 _command = Struct(">hiiiqiq").pack
 
@@ -77,7 +87,6 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
     """Hot: once a job. Columns as in `copy_new_jobs.sql`."""
     asked = job.request
     where = status(job)
-    step = job.steps[0]
     result = job.result
     return b"".join(
         (
@@ -93,11 +102,11 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
             raw_field(pack_state(job)),
             NULL if asked.scope is None else text_field(asked.scope),
             labels_field(asked.labels) if asked.labels else NULL,
-            NULL if step.failure is None else _error_field(job),
+            _error_field(job),
             NULL if asked.retried_from is None else text_field(asked.retried_from),
-            NULL,  # The schedule: jobs of this version have none.
+            NULL if asked.schedule is None else known_text_field(asked.schedule),
             NULL if asked.idempotency_key is None else text_field(asked.idempotency_key),
-            instant_field(step.started_at),
+            instant_field(_started_at(job)),
             instant_field(job.finished_at),
             instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
@@ -111,36 +120,37 @@ def open_job_row(job: Job) -> bytes:
     return b"".join(
         (
             _open_job(
-                *(8, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(9, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000),
             ),
             text_field(asked.job_id),
             known_text_field(asked.queue),
             known_text_field(asked.type),
             known_text_field(status(job)),
+            _wanted_field(job),
         )
     )
 
 
 def staged_job_row(job: Job, events: int, position: int) -> bytes:
     """Hot: once a job that moved. Columns as in `copy_staged_jobs.sql`."""
-    step = job.steps[0]
     output = job.result.output if job.result else None
     return b"".join(
         (
             _staged_job(
-                *(15, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
-                *(8, position, 1, _ended_badly(job)),
+                *(18, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
+                *(8, position, 1, _ended_badly(job), 1, job.withdrawn, 1, job.erased),
             ),
             text_field(job.request.job_id),
             known_text_field(status(job)),
             raw_field(pack_state(job)),
-            NULL if step.failure is None else _error_field(job),
-            instant_field(step.started_at),
+            _error_field(job),
+            instant_field(_started_at(job)),
             instant_field(job.finished_at),
             instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
             NULL if output is None or output is ABSENT else raw_field(bytes(output)),
+            _wanted_field(job),
         )
     )
 
@@ -204,7 +214,10 @@ def error_code(job: Job) -> str | None:
 
 
 def removable_at(job: Job) -> Micros | None:
-    """When the result, or a job that failed for good, has outlived its time."""
+    """When the result, or a job that failed for good, has outlived its time, and is to be removed;
+    of one that is, as long as what it referred to is to be deleted."""
+    if job.withdrawn or job.erased:
+        return job.finished_at if objects_to_delete(job) else None
     if job.result_expires_at is not None:
         return job.result_expires_at
     ttl = job.request.failed_ttl_us
@@ -222,13 +235,37 @@ def _ended_badly(job: Job) -> bool:
 
 
 def _error_field(job: Job) -> bytes:
+    if len(job.steps) == 1 and job.steps[0].failure is None:
+        return NULL
     code = error_code(job)
     return NULL if code is None else known_text_field(code)
 
 
 def _ready_at(job: Job) -> Micros:
-    phase = job.steps[0].phase
-    return phase.ready_at if hasattr(phase, "ready_at") else job.request.ready_at
+    waits = [step.phase.ready_at for step in job.steps if type(step.phase) is Pending]
+    return min(waits) if waits else job.request.ready_at
+
+
+def _started_at(job: Job) -> Micros | None:
+    return job.steps[0].started_at if job.request.flow is None else job.first_started_at
+
+
+def _wanted_field(job: Job) -> bytes:
+    """Worker types of the steps that wait to be leased; NULL of a plain job."""
+    if job.request.flow is None:
+        return NULL
+    if job.end is not None or job.cancel is not None:
+        return NOTHING_WANTED
+    waiting = [step for step in job.steps if type(step.phase) is Pending]
+    types = sorted({worker_type_of(job, step) for step in waiting})
+    if not types:
+        return NOTHING_WANTED
+    return raw_field(_array(1, 0, TEXT, len(types), 1) + b"".join(map(known_text_field, types)))
+
+
+TEXT = 25
+"""Postgres's number of the type `text`."""
+NOTHING_WANTED = raw_field(_no_items(0, 0, TEXT))
 
 
 def _lease_until(job: Job) -> Micros | None:

@@ -9,7 +9,7 @@ rows as they are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,9 +27,21 @@ from ledger.domain.events import (
     CommandRejected,
     JobRequested,
     LeasesExtended,
+    ModelDeleted,
+    ModelPut,
+    QueuePaused,
+    QueuePut,
+    QueueResumed,
     RequestForwarded,
     RuntimeEnded,
     RuntimeStarted,
+    ScheduleDeleted,
+    ScheduleDisabled,
+    ScheduleEnabled,
+    ScheduleFired,
+    SchedulePut,
+    ScheduleSkipped,
+    ScheduleStopped,
     TemplatePut,
     Unknown,
 )
@@ -86,6 +98,34 @@ class TemplateRow(Struct, frozen=True, gc=False):
     by: str
 
 
+OperatorsEvent = (
+    QueuePut
+    | QueuePaused
+    | QueueResumed
+    | SchedulePut
+    | ScheduleDeleted
+    | ScheduleEnabled
+    | ScheduleDisabled
+    | ScheduleFired
+    | ScheduleSkipped
+    | ScheduleStopped
+    | ModelPut
+    | ModelDeleted
+)
+
+
+OPERATORS_EVENTS: tuple[type[OperatorsEvent], ...] = get_args(OperatorsEvent)
+
+
+class OperatorsRow(Struct, frozen=True, gc=False):
+    """Of what operators say of queues, schedules and models."""
+
+    event: OperatorsEvent
+    at: Micros
+    by: str
+    position: int
+
+
 class OperationStep(Struct, frozen=True, gc=False):
     event: (
         BulkStarted
@@ -123,6 +163,7 @@ class Gathered:
         self.runtime_ends: list[RuntimeEnd] = []
         self.templates: list[TemplateRow] = []
         self.operations: list[OperationStep] = []
+        self.operators: list[OperatorsRow] = []
         self.queues: set[str] = set()
         """Named by something else than a job."""
 
@@ -349,6 +390,9 @@ def _beside(rows: Gathered, entry: Entry, at: Micros, first_offset: int) -> None
             case TemplatePut():
                 rows.queues.add(event.queue)
                 rows.templates.append(TemplateRow(event, at, entry.actor))
+            case _ if isinstance(event, OPERATORS_EVENTS):
+                rows.queues.add(event.queue)
+                rows.operators.append(OperatorsRow(event, at, entry.actor, position))
             case BulkPartAdvanced():
                 _advance(rows, event, at)
             case (

@@ -18,7 +18,8 @@ from ledger.domain.events import (
     BulkStarted,
 )
 from ledger.domain.ids import JobId, Micros
-from ledger.domain.job import Job, Status, status
+from ledger.domain.job import Job, status
+from ledger.domain.steps import JOB_STATUSES
 from projections.checkpoints import Connection
 from projections.copying import (
     command_row,
@@ -30,6 +31,7 @@ from projections.copying import (
     staged_job_row,
 )
 from projections.gathering import Gathered
+from projections.operators import operators_change
 from projections.packing import pack_groups, unpack_job, unpack_request
 from projections.sql import statement
 from projections.storable import storable, tamed, tamed_instant, tamed_job
@@ -39,7 +41,7 @@ FORGET_EVERY = timedelta(seconds=30)
 FORGOTTEN_MAX = 10_000
 """Rows of commands removed in one step."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-STATUSES = tuple(status.value for status in Status)
+STATUSES = tuple(status.value for status in JOB_STATUSES)
 
 
 class DoesNotFit(Exception):
@@ -63,6 +65,9 @@ def write(
     _write_commands(connection, partition, rows)
     _write_runtimes(connection, partition, rows)
     _write_operations(connection, partition, rows)
+    for said in rows.operators:
+        change, said_values = operators_change(said, partition)
+        connection.execute(statement(change), said_values)
     for row in rows.templates:
         event = row.event
         connection.execute(

@@ -109,6 +109,9 @@ class Job(Struct, frozen=True, gc=False):
     withdrawn: bool = False
     """Its result is no more to be had."""
     erased: bool = False
+    """Nor is the job itself; its events stay."""
+    objects_deleted: bool = False
+    """What it referred to, and nobody is given any more, is gone from the object store."""
 
     @property
     def id(self) -> JobId:
@@ -165,6 +168,17 @@ def quoted_step(job: Job, fence: Fence) -> Step | None:
         if lease is not None and lease.fence == fence:
             return step
     return None
+
+
+def objects_to_delete(job: Job) -> tuple[str, ...]:
+    """Keys in the object store that nobody is given any more, and that are still there."""
+    if job.objects_deleted or not (job.withdrawn or job.erased):
+        return ()
+    refs = [None if job.result is None else job.result.output_ref]
+    refs += [None if step.part is None else step.part.output_ref for step in job.steps]
+    if job.erased:
+        refs.append(job.request.payload_ref)
+    return tuple(dict.fromkeys(ref.key for ref in refs if ref is not None))
 
 
 # --- What a step is to do: its plan's word in a flow, else the request's -------------------------
@@ -260,7 +274,9 @@ def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
                 return _misfit(event, job)
             return replace(job, erased=True, version=job.version + 1)
         case ObjectsDeleted():
-            return replace(job, version=job.version + 1)
+            if job.end is None:
+                return _misfit(event, job)
+            return replace(job, objects_deleted=True, version=job.version + 1)
         case StepQueued():
             return _step_of_flow(job, event, Blocked, phase=Pending(event.ready_at))
         case StepExpanded():
@@ -459,7 +475,7 @@ def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:
 def _withdrawn(job: Job, event: ResultWithdrawn) -> Job | Misfit:
     if job.end is None:
         return _misfit(event, job)
-    return replace(job, withdrawn=True, result=None, version=job.version + 1)
+    return replace(job, withdrawn=True, version=job.version + 1)
 
 
 def _ended(

@@ -296,6 +296,6 @@ def _cancel(cancel: Cancel | None) -> CancelView | None:
 
 def _result(job: Job) -> ResultView | None:
     result = job.result
-    if result is None:
+    if result is None or job.withdrawn:
         return None
     return ResultView(result.output, result.output_ref, result.output_hash, result.attempt)

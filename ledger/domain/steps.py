@@ -33,6 +33,9 @@ class Status(StrEnum):
     """Of a step only: its condition was not met, or nothing that it needs was done."""
 
 
+JOB_STATUSES = tuple(status for status in Status if status is not Status.SKIPPED)
+
+
 # --- Phases of a step: impossible combinations cannot be written ---------------------------------
 class Lease(Struct, frozen=True, gc=False):
     runtime_id: RuntimeId

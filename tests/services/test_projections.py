@@ -36,7 +36,8 @@ from ledger.domain.events import (
     Unknown,
 )
 from ledger.domain.ids import LEDGER_QUEUE, Fence, JobId, Micros, QueueName, RuntimeId, Session
-from ledger.domain.job import Job, Status, status
+from ledger.domain.job import Job, status
+from ledger.domain.steps import JOB_STATUSES
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
 from projections.answers import JobFilter, position_text
@@ -137,7 +138,7 @@ async def test_jobs_read_are_the_jobs_that_the_owner_holds(views: str, seed: int
         assert {found.position for found in stored.values()} == {f"0:{script.offset - 1}"}
         for queue in await reads.queues():
             here = [status(job) for job in jobs.values() if job.request.queue == queue.name]
-            assert queue.counts == {one.value: here.count(one) for one in Status}
+            assert queue.counts == {one.value: here.count(one) for one in JOB_STATUSES}
         for job_id, job in jobs.items():
             history = await reads.history(job_id, limit=10_000)
             assert history is not None

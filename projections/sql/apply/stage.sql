@@ -12,6 +12,8 @@ CREATE TEMPORARY TABLE staged_jobs (
     version integer,
     position bigint,
     ended_badly boolean,
+    withdrawn boolean,
+    erased boolean,
     id text COLLATE "C",
     status text COLLATE "C",
     state bytea,
@@ -20,7 +22,8 @@ CREATE TEMPORARY TABLE staged_jobs (
     finished_at timestamptz,
     lease_until timestamptz,
     removable_at timestamptz,
-    output bytea
+    output bytea,
+    wanted text[]
 ) ON COMMIT DELETE ROWS;
 CREATE TEMPORARY TABLE staged_commands (
     partition integer,

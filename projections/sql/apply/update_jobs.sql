@@ -14,7 +14,8 @@ WITH moved AS (
         position = s.position,
         ended_badly = s.ended_badly,
         state = s.state,
-        output = coalesce(s.output, j.output)
+        output = CASE WHEN s.withdrawn OR s.erased THEN NULL ELSE coalesce(s.output, j.output) END,
+        erased = s.erased
     FROM staged_jobs s
     JOIN jobs before ON before.id = s.id
     WHERE j.id = before.id AND j.version = s.version - s.events

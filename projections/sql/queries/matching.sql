@@ -1,4 +1,5 @@
-        (%(queues)s::text[] IS NULL OR j.queue = ANY(%(queues)s::text[]))
+        NOT j.erased
+        AND (%(queues)s::text[] IS NULL OR j.queue = ANY(%(queues)s::text[]))
         AND (%(types)s::text[] IS NULL OR j.type = ANY(%(types)s::text[]))
         AND (%(statuses)s::text[] IS NULL OR j.status = ANY(%(statuses)s::text[]))
         AND (NOT %(ended_badly)s OR j.ended_badly)

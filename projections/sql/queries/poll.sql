@@ -8,12 +8,22 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT o.id, o.priority, o.queue_order
         FROM open_jobs o
-        WHERE o.queue = queue.queue AND o.type = type.type
+        WHERE o.queue = queue.queue AND o.type = type.type AND o.wanted IS NULL
             AND o.status = 'pending' AND o.ready_at <= now()
         ORDER BY o.priority, o.queue_order
         LIMIT %(many)s
     ) best
-    ORDER BY best.priority, best.queue_order
+    UNION ALL
+    (
+        -- Flows: by what their steps want that wait, whatever the others do.
+        SELECT o.id, o.priority, o.queue_order
+        FROM open_jobs o
+        WHERE o.queue = ANY(%(queues)s::text[]) AND o.wanted && %(types)s::text[]
+            AND o.ready_at <= now()
+        ORDER BY o.priority, o.queue_order
+        LIMIT %(many)s
+    )
+    ORDER BY 2, 3
     LIMIT %(many)s
 ) best
 JOIN jobs j ON j.id = best.id

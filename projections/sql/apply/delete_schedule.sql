@@ -1,0 +1,1 @@
+DELETE FROM schedules WHERE queue = %(queue)s AND name = %(name)s
