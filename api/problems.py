@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from ledger.domain.rejections import STATUS, WHEN, Rejected
+from ledger.domain.rejections import STATUS, WHEN, FieldError, Rejected
 from ledger.log.replies import Reply
 
 MEDIA_TYPE = "application/problem+json"
@@ -24,22 +24,8 @@ class Known(Struct, frozen=True, gc=False):
 
 
 # --- The catalogue -------------------------------------------------------------------------------
-_OF_RULES_TO_COME: dict[str, Known] = {
-    "SCHEDULE_NOT_FOUND": Known(404, "the queue has no such schedule"),
-    "MODEL_NOT_FOUND": Known(404, "the ledger knows no model of that name"),
-    "DUPLICATE_ACTIVE": Known(409, "a job of the same scope is active; `job_id` is that one"),
-    "NOT_REPEATABLE": Known(409, "one has succeeded before; `job_id` is that one"),
-    "QUEUE_PAUSED": Known(409, "the queue gives out no jobs for now"),
-    "INVALID_SCHEDULE": Known(422, "the cron expression or time zone is not usable"),
-    "LIMIT_REACHED": Known(409, "as many as may are leased under one limit", 1),
-    "NOT_SCHEDULABLE": Known(409, "the type's template allows no schedule"),
-}
-"""Codes that an owner of a later version may answer."""
-
 _OF_THE_GATEWAY: dict[str, Known] = {
     "MALFORMED_JSON": Known(400, "the body is not strict JSON"),
-    "QUEUE_NOT_FOUND": Known(404, "no queue of that name was ever used"),
-    "VIEW_BEHIND": Known(503, "the views have not come as far as the answer needs", 1),
     "COMMAND_NOT_FOUND": Known(404, "no command of that id within the last hour"),
     "LOG_UNAVAILABLE": Known(503, "the log did not acknowledge in time", 1),
     "RESULT_NOT_FOUND": Known(404, "the job has no result that this server can give"),
@@ -54,11 +40,10 @@ _OF_THE_GATEWAY: dict[str, Known] = {
     "INTERNAL_ERROR": Known(500, "the server failed; its log knows more under this `instance`"),
 }
 
-_RETRY_AFTER = {"QUEUE_FULL": 5}
+_RETRY_AFTER = {"QUEUE_FULL": 5, "LIMIT_REACHED": 1, "VIEW_BEHIND": 1}
 
 CODES: dict[str, Known] = {
     **{code.value: Known(STATUS[code], WHEN[code], _RETRY_AFTER.get(code)) for code in STATUS},
-    **_OF_RULES_TO_COME,
     **_OF_THE_GATEWAY,
 }
 """Every code with its status: the rules' own, and what only the gateway can answer."""
@@ -132,7 +117,7 @@ def refused_by_rule(rejected: Rejected) -> Refused:
     return refused(
         rejected.code,
         rejected.detail,
-        errors=_pointed(rejected.pointer, rejected.detail),
+        errors=_pointed(rejected.pointer, rejected.detail, rejected.errors),
         job_id=rejected.job_id,
         job_status=rejected.job_status,
     )
@@ -150,7 +135,7 @@ def refused_by_owner(reply: Reply) -> Refused:
         code=code,
         job_id=reply.job_id,
         job_status=reply.job_status,
-        errors=_pointed(reply.pointer, reply.detail),
+        errors=_pointed(reply.pointer, reply.detail, reply.errors),
     )
     headers = {"Ledger-Position": reply.position} if reply.position else {}
     if reply.replayed:
@@ -174,7 +159,11 @@ def type_of(code: str) -> str:
     return f"/docs#{code}"
 
 
-def _pointed(pointer: str | None, detail: str) -> tuple[Wrong, ...]:
+def _pointed(
+    pointer: str | None, detail: str, errors: tuple[FieldError, ...] = ()
+) -> tuple[Wrong, ...]:
+    if errors:
+        return tuple(Wrong(error.pointer, error.message) for error in errors)
     return () if pointer is None else (Wrong(pointer, detail),)
 
 

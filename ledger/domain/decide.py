@@ -201,9 +201,9 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
 
 
 def _say(partition: Partition, job: Job, word: Word, at: Micros, order: int) -> leases.Decision:
-    if isinstance(word, SubmitResult | ReportedResult):
-        if refused := _wrong_output(partition, job, word):
-            return refused
+    is_result = isinstance(word, SubmitResult | ReportedResult)
+    if is_result and (refused := _wrong_output(partition, job, word)):
+        return refused
     return leases.say(job, word, at, order)
 
 

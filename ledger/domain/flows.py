@@ -89,9 +89,8 @@ def _next(job: Job, said: list[JobEvent], at: Micros, order: int) -> Events:
     if job.cancel is not None:
         return _cancelled(job, said)
     for step in job.steps:
-        if step.phase == _FAILED and step.part is not None and not step.part.degraded:
-            if settled := _after_failure(job, flow, step, at, order):
-                return settled
+        if _has_failed(step) and (settled := _after_failure(job, flow, step, at, order)):
+            return settled
     if begun := tuple(_begin(job, flow, at)):
         return begun
     if all(type(step.phase) is Settled for step in job.steps):
@@ -128,14 +127,14 @@ def _after_failure(job: Job, flow: Flow, step: Step, at: Micros, order: int) -> 
 
 def _pass_failed(job: Job, failure: Failure, at: Micros, order: int) -> Events:
     retry = job.request.retry
-    if failure.retryable and is_retryable(retry, failure.code, None):
-        if job.passes < retry.max_attempts:
-            ready_at = retry_at(retry, job.id, job.passes, at)
-            place = order if retry.position == "tail" else job.order
-            restarted = PassRestarted(job.id, job.passes + 1, ready_at, place)
-            anew = folded(job, (restarted,), at)
-            assert job.request.flow is not None
-            return (restarted, *_begin(anew, job.request.flow, ready_at))
+    again = failure.retryable and is_retryable(retry, failure.code, None)
+    if again and job.passes < retry.max_attempts:
+        ready_at = retry_at(retry, job.id, job.passes, at)
+        place = order if retry.position == "tail" else job.order
+        restarted = PassRestarted(job.id, job.passes + 1, ready_at, place)
+        anew = folded(job, (restarted,), at)
+        assert job.request.flow is not None
+        return (restarted, *_begin(anew, job.request.flow, ready_at))
     if failure.code in BY_THE_CLOCK and job.request.exhausted_as == "expired":
         return (JobExpired(job.id, failure.code),)
     return (JobFailed(job.id, failure.code),)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ledger.domain.ids import CommandId, JobId
+from ledger.domain.rejections import FieldError
 from ledger.log.headers import cloud_event, text_header
 from ledger.log.raw_fields import decoder_of
 from ledger.log.records import Outgoing, Record
@@ -34,6 +35,8 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     job_status: str | None = None
     data: Raw | None = None
     """The answer of lock, claim, heartbeat."""
+    errors: tuple[FieldError, ...] = ()
+    """Of a rejection for more than one thing that is wrong."""
     replayed: bool = False
     """The same command, or an equal one, was answered before."""
 

@@ -6,15 +6,42 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from ledger.domain.commands import Asked, CancelJobs, Claim, Heartbeat, LockJob, PutTemplate
+from ledger.domain.commands import (
+    Asked,
+    CancelJobs,
+    Claim,
+    CollectJob,
+    DeleteModel,
+    DeleteSchedule,
+    DisableSchedule,
+    EnableSchedule,
+    Heartbeat,
+    LockJob,
+    PauseQueue,
+    PutModel,
+    PutQueue,
+    PutSchedule,
+    PutTemplate,
+    RemoveObjects,
+    ResumeQueue,
+)
 from ledger.domain.decide import Decided
 from ledger.domain.events import LeaseGranted, Ref
 from ledger.domain.flows import inputs_of
-from ledger.domain.ids import rfc3339
+from ledger.domain.ids import MODELS_QUEUE, rfc3339
 from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
+from ledger.domain.operator_views import (
+    CollectedView,
+    ScheduleView,
+    collected_view,
+    model_view,
+    schedule_view,
+    settings_view,
+)
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected
+from ledger.domain.remembered import Late
 from ledger.log.replies import Reply
 
 _encode = msgspec.json.Encoder().encode
@@ -53,6 +80,15 @@ class TemplateAnswer(Struct, frozen=True, gc=False):
     created: bool
 
 
+class ScheduleAnswer(Struct, frozen=True, gc=False):
+    schedule: ScheduleView
+    changed: bool
+
+
+class Deleted(Struct, frozen=True, gc=False):
+    deleted: bool = True
+
+
 class OperationAnswer(Struct, frozen=True, gc=False):
     operation_id: str
 
@@ -65,6 +101,7 @@ def refusal(asked: Asked, refused: Rejected) -> Reply:
         code=refused.code,
         detail=refused.detail,
         pointer=refused.pointer,
+        errors=refused.errors,
         job_id=refused.job_id,
         job_status=refused.job_status,
     )
@@ -111,10 +148,42 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
             )
         case PutTemplate():
             return TemplateAnswer(decided.template_version or 0, bool(decided.events))
-        case CancelJobs():
+        case PutSchedule() | EnableSchedule() | DisableSchedule():
+            return _schedule(partition, asked.command, bool(decided.events))
+        case DeleteSchedule() | DeleteModel():
+            return Deleted()
+        case PutQueue() | PauseQueue() | ResumeQueue():
+            queue = partition.queue(asked.command.queue)
+            return settings_view(queue.name, queue.settings, queue.paused)
+        case PutModel(name=name):
+            model = partition.queue(MODELS_QUEUE).models.get(name)
+            return None if model is None else model_view(name, model)
+        case CollectJob():
+            return _collected(partition, asked.command)
+        case CancelJobs() | RemoveObjects():
             return OperationAnswer(decided.operation_id or "")
         case _:
             return None
+
+
+def _schedule(
+    partition: Partition, command: PutSchedule | EnableSchedule | DisableSchedule, changed: bool
+) -> ScheduleAnswer | None:
+    its = partition.queue(command.queue).schedules.get(command.name)
+    if its is None:
+        return None
+    return ScheduleAnswer(schedule_view(command.queue, command.name, its), changed)
+
+
+def _collected(partition: Partition, command: CollectJob) -> CollectedView:
+    """What stands, whoever collected it first."""
+    job = partition.job(command.job_id)
+    if job is not None:
+        return collected_view(job.id, job.collected_at, job.result_expires_at)
+    brought, late = command.closing, partition.late.get(command.job_id, Late())
+    if brought is not None and brought.collected_at is not None:
+        return collected_view(command.job_id, brought.collected_at, brought.result_expires_at)
+    return collected_view(command.job_id, late.collected_at, late.result_expires_at)
 
 
 def _locked(partition: Partition, grant: LeaseGranted) -> Locked:

@@ -36,7 +36,7 @@ from ledger.domain.events import (
     Unknown,
 )
 from ledger.domain.ids import LEDGER_QUEUE, Fence, JobId, Micros, QueueName, RuntimeId, Session
-from ledger.domain.job import Job, status
+from ledger.domain.job import Job, Status, status
 from ledger.domain.steps import JOB_STATUSES
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
