@@ -201,18 +201,16 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
 
 
 def _say(partition: Partition, job: Job, word: Word, at: Micros, order: int) -> leases.Decision:
-    is_result = isinstance(word, SubmitResult | ReportedResult)
-    if is_result and (refused := _wrong_output(partition, job, word)):
-        return refused
-    return leases.say(job, word, at, order)
+    refused = _wrong_output(partition, job, word)
+    return refused or leases.say(job, word, at, order)
 
 
-def _wrong_output(
-    partition: Partition, job: Job, word: SubmitResult | ReportedResult
-) -> Rejected | None:
+def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None:
     """What the schema of the job's own version says; in a flow only of what is to be its result."""
     version = job.request.template_version
-    if version is None or word.output is UNSET or job.end is not None:
+    if version is None or job.end is not None:
+        return None
+    if not isinstance(word, SubmitResult | ReportedResult) or word.output is UNSET:
         return None
     pinned = partition.queues[job.request.queue].template(job.request.type, version)
     if pinned is None or pinned.output_schema is None:
