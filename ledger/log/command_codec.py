@@ -19,6 +19,7 @@ from ledger.domain.commands import (
     Command,
     ConfirmPart,
     DeclareInputLost,
+    GatewayBeat,
     PutTemplate,
     Report,
     Reported,
@@ -138,7 +139,7 @@ def routing_key(command: Command) -> QueueName:
             return command.queue
         case Claim():
             return command.queues[0]
-        case CancelJobs() | ConfirmPart() | CancelPart() | DeclareInputLost():
+        case CancelJobs() | ConfirmPart() | CancelPart() | DeclareInputLost() | GatewayBeat():
             return LEDGER_QUEUE
         case _:
             queue = queue_of(command.job_id)
@@ -150,7 +151,7 @@ def routing_key(command: Command) -> QueueName:
 def partition_for(command: Command, count: int) -> int:
     """By the routing key, or the one that the command names."""
     match command:
-        case CancelPart() | DeclareInputLost():
+        case CancelPart() | DeclareInputLost() | GatewayBeat():
             return command.partition
         case _:
             return partition_of(routing_key(command), count)
