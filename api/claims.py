@@ -103,7 +103,10 @@ class Claims:
         for queue in dict.fromkeys(claim.queues):
             parts.setdefault(self._partition_of(queue), []).append(queue)
         if len(parts) == 1:
-            return await self._of_one(sent, decision_seconds)
+            with self._gateway.waiting(sent, gives_back=True) as waiter:
+                outcome = await self._of_one(waiter, decision_seconds)
+                waiter.is_taken = waiter.reply.done()
+                return outcome
         until = now() + claim.wait_seconds
         outcome = await self._in_turn(sent, parts, decision_seconds)
         nothing = isinstance(outcome, Claimed) and not outcome.items
@@ -111,19 +114,25 @@ class Claims:
             return await self._parked(sent, parts, until)
         return outcome
 
-    async def _of_one(self, sent: Sent, decision_seconds: float) -> Outcome:
-        gateway, wait_seconds = self._gateway, _claim_of(sent).wait_seconds
+    async def _of_one(self, waiter: Waiter, decision_seconds: float) -> Outcome:
+        gateway, wait_seconds = self._gateway, _claim_of(waiter.sent).wait_seconds
         parked_seconds = wait_seconds + GRACE_SECONDS if wait_seconds else 0.0
         deadline = now() + max(decision_seconds, parked_seconds)
-        with gateway.waiting(sent, gives_back=True) as waiter:
-            await gateway.append(waiter)
-            reply = await waiter.decided(deadline)
-            if reply is None:
-                return Claimed(()) if waiter.is_parked else gateway.undecided(waiter)
-            waiter.is_taken = True
-            if reply.outcome == "rejected":
-                return reply
-            return Claimed(granted(reply), reply.position, reply.replayed)
+        await gateway.append(waiter)
+        reply = await waiter.decided(deadline)
+        if reply is None and waiter.is_parked:
+            return self._unsaid(waiter, Claimed(()))
+        if reply is None:
+            return gateway.undecided(waiter)
+        if reply.outcome == "rejected":
+            return reply
+        return Claimed(granted(reply), reply.position, reply.replayed)
+
+    def _unsaid(self, parked: Waiter, nothing: Claimed) -> Outcome:
+        """Of a wait that is over without its owner's last word. Nothing came to this caller; under
+        a key only the owner can say so, for all who repeat it."""
+        is_keyed = parked.sent.command_id.startswith(KEYED)
+        return self._gateway.undecided(parked) if is_keyed else nothing
 
     async def _in_turn(
         self, sent: Sent, parts: Mapping[int, list[QueueName]], decision_seconds: float
@@ -131,23 +140,23 @@ class Claims:
         claim = _claim_of(sent)
         items: list[Raw] = []
         answers: list[Outcome] = []
-        try:
+        with ExitStack() as stack:  # What was granted until something goes wrong is given back.
+            waiters: list[Waiter] = []
             for partition, queues in parts.items():
                 left = claim.limit - len(items)
                 if left == 0:
                     break
                 ask = replace(claim, queues=tuple(queues), limit=left, wait_seconds=0.0)
                 part = _part(sent, ask, f"ask.{partition}")
-                answer = await self._of_one(part, decision_seconds)
+                waiters.append(stack.enter_context(self._gateway.waiting(part, gives_back=True)))
+                answer = await self._of_one(waiters[-1], decision_seconds)
                 answers.append(answer)
                 if isinstance(answer, Claimed):
                     items += answer.items
                 elif is_reused(answer):
-                    self._gateway.give_back(sent, items)
                     return answer
-        except BaseException:
-            self._gateway.give_back(sent, items)
-            raise
+            for waiter in waiters:
+                waiter.is_taken = waiter.reply.done()
         claimed = [answer for answer in answers if isinstance(answer, Claimed)]
         if not claimed:  # Nobody could say: the first one's refusal, or that it is undecided.
             return next((a for a in answers if isinstance(a, Undecided)), answers[0])
@@ -169,7 +178,9 @@ class Claims:
                     waiters.append(waiter)
                 except LogError as error:
                     log.warning("claim_not_parked", partition=partition, reason=str(error))
-            return await _first_granted(waiters, claim.limit, until + GRACE_SECONDS)
+            claimed = await _first_granted(waiters, claim.limit, until + GRACE_SECONDS)
+            unsaid = [waiter for waiter in waiters if not waiter.reply.done()]
+            return claimed if claimed.items or not unsaid else self._unsaid(unsaid[0], claimed)
 
 
 async def _first_granted(waiters: list[Waiter], limit: int, deadline: float) -> Claimed:

@@ -2,7 +2,8 @@
 
 A reply is a hint: when none comes in time the answer is `Undecided`, and the read model tells the
 outcome. What is granted but not handed over is given back at once, so that no job waits out the
-lease of a caller who has gone.
+lease of a caller who has gone; owners are told which claims wait and which are handed over, so that
+none waits out the lease of a gateway that has died.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import structlog
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from api.beats import Beats
 from api.idempotency import release_id
 from api.positions import Seen
 from api.wire import Heard, Place, Sent, Wire
@@ -110,6 +112,7 @@ class Gateway:
         self._waiters: dict[CommandId, list[Waiter]] = {}
         self._abandoned: dict[CommandId, Sent] = {}
         self._places: dict[CommandId, Place] = {}
+        self.beats = Beats(wire, self._waiting_claims)
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_hearing = True
 
@@ -159,6 +162,8 @@ class Gateway:
                 del self._waiters[sent.command_id]
             if gives_back and not waiter.is_taken:
                 self._abandon(waiter)
+            if isinstance(sent.command, Claim):
+                self._tell_owner(waiter, sent.command)
 
     async def append(self, waiter: Waiter) -> None:
         try:
@@ -192,6 +197,24 @@ class Gateway:
         if waiter.reply.done():
             self.give_back(waiter.sent, granted(waiter.reply.result()))
 
+    # --- What owners are told of claims ----------------------------------------------------------
+    def _waiting_claims(self) -> dict[int, list[CommandId]]:
+        """By partition: claims whose callers have no answer yet."""
+        claims: dict[int, list[CommandId]] = {}
+        for command_id, (waiter, *_) in self._waiters.items():
+            if isinstance(waiter.sent.command, Claim):
+                partition = self._wire.partition_of(waiter.sent.command)
+                claims.setdefault(partition, []).append(command_id)
+        return claims
+
+    def _tell_owner(self, waiter: Waiter, claim: Claim) -> None:
+        """Of what was granted and not taken the release tells."""
+        partition, command_id = self._wire.partition_of(claim), waiter.sent.command_id
+        if not waiter.reply.done():
+            self.beats.given_up(partition, command_id)
+        elif waiter.is_taken and granted(waiter.reply.result()):
+            self.beats.handed_over(partition, command_id)
+
     # --- What comes back -------------------------------------------------------------------------
     async def listen(self) -> None:
         """For ever. While replies cannot be heard, writes answer 202."""
@@ -223,6 +246,7 @@ class Gateway:
             if sent := self._abandoned.get(reply.command_id):
                 self.give_back(sent, granted(reply))
             return
+        reach("gateway.after_reply")
         first, *others = waiters
         first.hear(reply)
         for waiter in others:  # The same key, asked again while the first was in flight.
@@ -262,8 +286,8 @@ class Gateway:
 
     async def drain(self, seconds_max: float) -> None:
         """Let what no request waits for go out."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds_max)
+        self._start(self.beats.drain())
+        await asyncio.wait(self._tasks, timeout=seconds_max)
         for task in self._tasks:
             task.cancel()
 
@@ -272,12 +296,14 @@ class Gateway:
 async def opened(wire: Wire, seen: Seen, *, in_flight_max: int) -> AsyncIterator[Gateway]:
     gateway = Gateway(wire, seen, in_flight_max=in_flight_max)
     listening = asyncio.create_task(gateway.listen())
+    beating = asyncio.create_task(gateway.beats.run())
     try:
         yield gateway
     finally:
+        beating.cancel()
         await gateway.drain(CLOSE_SECONDS_MAX)
         listening.cancel()
-        await asyncio.wait((listening,))
+        await asyncio.wait((listening, beating))
 
 
 def granted(reply: Reply) -> tuple[Raw, ...]:

@@ -55,6 +55,10 @@ class Wire(Protocol):
         """Raises `LogError` (it may still land) and `RecordTooLarge` (it will not)."""
         ...
 
+    def partition_of(self, command: Command) -> int:
+        """Whose owner decides it."""
+        ...
+
     async def hear(self) -> Sequence[Heard]:
         """Waits for the next that came to this gateway's address. Raises `LogError`, after which
         it may be called again: what came meanwhile is lost."""
@@ -88,7 +92,7 @@ class KafkaWire:
 
     async def append(self, sent: Sent, *, awaited: bool = True) -> Place:
         topic = topic_of(sent.command, self._settings.topics)
-        partition = partition_for(sent.command, self._settings.partitions)
+        partition = self.partition_of(sent.command)
         record = command_record(
             sent.command,
             sent.command_id,
@@ -101,6 +105,9 @@ class KafkaWire:
             raise RecordTooLarge(f"a command has at most {COMMAND_BYTES_MAX} bytes")
         offset = await self._outbox.send_one(topic, partition, record)
         return Place(topic, partition, offset)
+
+    def partition_of(self, command: Command) -> int:
+        return partition_for(command, self._settings.partitions)
 
     async def hear(self) -> Sequence[Heard]:
         if self._replies is None:

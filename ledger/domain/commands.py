@@ -361,6 +361,32 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
 
 
+GATEWAY_BEAT_SECONDS = 2.0
+"""A gateway whose callers wait for claims says so at least this often."""
+CLAIMS_BEATEN_MAX = 1000
+"""In one list of one beat: three full lists fit one record. More go into several beats."""
+ClaimIds = Annotated[tuple[CommandId, ...], Meta(max_length=CLAIMS_BEATEN_MAX)]
+
+
+class GatewayBeat(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What became of claims in this partition, by their command ids. Its reply address says whose
+    they are.
+
+    From its first beat on an address is held to them: a claim is granted only within three periods
+    of 2 seconds after it was sent or listed as waiting, and its leases are released when they were
+    neither listed nor handed over for so long. Whoever never beats is taken at its word.
+    """
+
+    TYPE: ClassVar[str] = "ledger.gateway.beat.v1"
+    partition: int
+    waiting: ClaimIds = ()
+    """Whose callers still wait for an answer."""
+    handed_over: ClaimIds = ()
+    """Whose leases are in their callers' hands, or will be told to whoever repeats them."""
+    given_up: ClaimIds = ()
+    """Whose callers have gone."""
+
+
 # --- Of operators -------------------------------------------------------------------------------
 class CancelPolicy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     supported: bool = True
@@ -624,6 +650,7 @@ Command = (
     | Beat
     | Report
     | Claim
+    | GatewayBeat
     | PutTemplate
     | CollectJob
     | WithdrawResult

@@ -42,6 +42,7 @@ from ledger.domain.commands import (
     DisableSchedule,
     EnableSchedule,
     FailAttempt,
+    GatewayBeat,
     Heartbeat,
     LockJob,
     PauseQueue,
@@ -99,6 +100,8 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
             return _start_bulk(partition, command, asked)
         case CancelPart():
             return Decided()  # Starts by `bulk.start_part`, which needs an offset from outside.
+        case GatewayBeat():
+            return Decided()  # Of claims that wait in the owner's memory: no fact in itself.
         case ConfirmPart():
             return Decided(bulk.confirm(partition, command), operation_id=command.operation_id)
         case PutTemplate():

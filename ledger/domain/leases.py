@@ -81,6 +81,8 @@ from ledger.domain.strict_json import UnsafeInteger
 
 RELEASES_MAX = 100
 """That many releases of a job spend no attempt; after them each does."""
+NOT_CONFIRMED = "nobody said that it was handed over"
+"""Why the owner itself gives a lease back."""
 EXTENSIONS_MAX = 5
 """An HTTP heartbeat is recorded at most this often within the length of a lease."""
 
@@ -326,6 +328,16 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
     elif is_last:
         return (released, *after_attempt(job, step, RELEASED, False, at, order))
     return (released,)
+
+
+def take_back(job: Job, granted: LeaseGranted, at: Micros, order: int) -> Decision:
+    """The release of a grant of which its gateway said nothing. A start, or a recorded extension,
+    says that it is in its runtime's hands: then nothing."""
+    step = quoted_step(job, granted.fence)
+    phase = step.phase if step is not None else None
+    if type(phase) is not Leased or phase.lease.until != granted.until:
+        return NOTHING_NEW
+    return _release(job, ReleaseLease(job.id, granted.fence, NOT_CONFIRMED), at, order)
 
 
 def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decision:

@@ -24,6 +24,7 @@ from ledger.domain.commands import (
     DeleteSchedule,
     DisableSchedule,
     EnableSchedule,
+    GatewayBeat,
     PauseQueue,
     PutModel,
     PutQueue,
@@ -176,6 +177,7 @@ def routing_key(command: Command) -> QueueName:
             | DeclareInputLost()
             | RemoveObjects()
             | ConfirmRemoved()
+            | GatewayBeat()
         ):
             return LEDGER_QUEUE
         case _:
@@ -188,7 +190,7 @@ def routing_key(command: Command) -> QueueName:
 def partition_for(command: Command, count: int) -> int:
     """By the routing key, or the one that the command names."""
     match command:
-        case CancelPart() | DeclareInputLost():
+        case CancelPart() | DeclareInputLost() | GatewayBeat():
             return command.partition
         case _:
             return partition_of(routing_key(command), count)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from msgspec import Struct
 
-from ledger.domain.commands import Asked, Beat, Claim
-from ledger.domain.ids import JobId, Micros, QueueName, RuntimeId, Session, micros
+from ledger.domain.commands import GATEWAY_BEAT_SECONDS, Asked, Beat, Claim, GatewayBeat
+from ledger.domain.events import LeaseGranted
+from ledger.domain.ids import CommandId, JobId, Micros, QueueName, RuntimeId, Session, micros
 from ledger.domain.runtimes import SILENT_PERIODS
 
 CLAIMS_MAX = 10_000
-"""Claims that one partition parks, at most; a claim beyond it is answered empty at once."""
+"""Claims that one partition parks, at most; a claim beyond it is answered empty at once. As many
+may be granted and not confirmed; of those beyond it the lease alone decides."""
+GATEWAYS_MAX = 10_000
+"""Addresses that are known to beat: the latest so many."""
+LISTED_US = SILENT_PERIODS * micros(GATEWAY_BEAT_SECONDS)
+"""How long a gateway's word on a claim holds."""
 RESEND_US = 1_000_000
 """An assignment that its runtime does not confirm is sent again after this."""
 
@@ -47,14 +55,27 @@ class Parked(Struct):
     asked: Asked
     claim: Claim
     until: Micros
+    listed_until: Micros
+    """Its gateway said that it waits: by sending it, and by its beats."""
+
+
+class Unconfirmed(Struct, frozen=True):
+    """What a claim was granted, while its gateway has not said that it was handed over."""
+
+    grants: tuple[LeaseGranted, ...]
+    until: Micros
 
 
 class Offers:
-    """All credit and all parked claims of one partition."""
+    """All credit and all claims of one partition that wait, or wait to be confirmed."""
 
     def __init__(self) -> None:
         self._credits: dict[QueueName, dict[RuntimeId, Credit]] = {}
         self.parked: dict[str, Parked] = {}
+        self._unconfirmed: dict[str, Unconfirmed] = {}
+        """In the order of their ends."""
+        self._gateways: dict[str, None] = {}
+        """Reply addresses that were heard to beat, the latest last: only theirs is silence."""
 
     def hear(self, beat: Beat, at: Micros, given: int) -> Credit | None:
         """Take a beat in; None if a later one was heard before it. `given` is on record."""
@@ -101,15 +122,22 @@ class Offers:
         return self._credits.get(queue, {}).get(runtime_id)
 
     # --- Claims ----------------------------------------------------------------------------------
-    def park(self, asked: Asked, claim: Claim, at: Micros) -> bool:
+    def park(self, asked: Asked, claim: Claim, at: Micros, heard_at: Micros) -> bool:
         if len(self.parked) >= CLAIMS_MAX and asked.command_id not in self.parked:
             return False
         until = Micros(at + micros(claim.wait_seconds))
-        self.parked[asked.command_id] = Parked(asked, claim, until)
+        listed_until = Micros(heard_at + LISTED_US)
+        self.parked[asked.command_id] = Parked(asked, claim, until, listed_until)
         return True
 
-    def waiting(self, queue: QueueName) -> list[Parked]:
-        return [parked for parked in self.parked.values() if queue in parked.claim.queues]
+    def waiting(self, queue: QueueName, at: Micros) -> list[Parked]:
+        """Claims on that queue whose callers still wait, as far as anybody knows."""
+        return [
+            parked
+            for parked in self.parked.values()
+            if queue in parked.claim.queues
+            and (at < parked.listed_until or parked.asked.reply_to not in self._gateways)
+        ]
 
     def over(self, at: Micros) -> list[Parked]:
         """Claims whose wait has ended; they are parked no more."""
@@ -117,6 +145,50 @@ class Offers:
         for parked in ended:
             del self.parked[parked.asked.command_id]
         return ended
+
+    def hear_gateway(self, beat: GatewayBeat, gateway: str, at: Micros, heard_at: Micros) -> None:
+        """`gateway` is its reply address."""
+        self._gateways.pop(gateway, None)
+        self._gateways[gateway] = None
+        if len(self._gateways) > GATEWAYS_MAX:
+            del self._gateways[next(iter(self._gateways))]
+        for command_id in beat.handed_over:
+            self._unconfirmed.pop(command_id, None)
+        for command_id in beat.given_up:
+            parked = self.parked.get(command_id)
+            # A keyed claim that was repeated elsewhere waits for another gateway now.
+            if parked is not None and parked.asked.reply_to == gateway:
+                del self.parked[command_id]
+        for command_id in beat.waiting:
+            if parked := self.parked.get(command_id):
+                parked.listed_until = Micros(heard_at + LISTED_US)
+            self._prolong(command_id, at)
+
+    def granted(self, asked: Asked, grants: tuple[LeaseGranted, ...], at: Micros) -> None:
+        """A claim was answered. `grants` are new: without any, it got nothing, or what it had."""
+        if not grants:
+            self._prolong(asked.command_id, at)
+        elif asked.reply_to in self._gateways and len(self._unconfirmed) < CLAIMS_MAX:
+            self._unconfirmed[asked.command_id] = Unconfirmed(grants, Micros(at + LISTED_US))
+
+    def _prolong(self, command_id: CommandId, at: Micros) -> None:
+        known = self._unconfirmed.pop(command_id, None)
+        if known is not None:
+            self._unconfirmed[command_id] = Unconfirmed(known.grants, Micros(at + LISTED_US))
+
+    def unconfirmed_over(self, at: Micros, many: int) -> list[LeaseGranted]:
+        """What up to `many` claims were granted and nobody confirmed in time: asked for once."""
+        over: list[LeaseGranted] = []
+        for command_id, unconfirmed in list(islice(self._unconfirmed.items(), many)):
+            if unconfirmed.until > at:
+                break
+            del self._unconfirmed[command_id]
+            over += unconfirmed.grants
+        return over
+
+    def next_unconfirmed(self) -> Micros | None:
+        first = next(iter(self._unconfirmed.values()), None)
+        return None if first is None else first.until
 
     def next_end(self) -> Micros | None:
         return min((parked.until for parked in self.parked.values()), default=None)

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from ledger.domain.commands import Asked, CancelPart, DeclareInputLost, RequestJob
+from ledger.domain.commands import Asked, CancelPart, RequestJob
 from ledger.domain.events import InputQuarantined
 from ledger.domain.ids import LEDGER_QUEUE, QueueName
 from ledger.log.command_codec import (
@@ -124,11 +124,8 @@ async def _with_ends(seams: Seams, partition: int, read: Read) -> Read:
 
 
 def _partition_of(asked: Asked, count: int) -> int:
-    command = asked.command
-    if isinstance(command, CancelPart | DeclareInputLost):
-        return command.partition
     try:
-        return partition_for(command, count)
+        return partition_for(asked.command, count)
     except ValueError:  # A job id that names no queue: nobody's, so this owner refuses it.
         return -1
 

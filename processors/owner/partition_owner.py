@@ -302,12 +302,17 @@ class TermOfOffice:
 
     async def _ask_for_due(self) -> None:
         """Late is not dead: silence counts only once all that had arrived before is read."""
-        due = self._partition.timers.next_due()
+        due = self._next_silence()
         asked_at = self._now()
         if due is None or self._asked is not None or due > asked_at:
             return
         end = await self._seams.offsets.end(self._seams.topics.commands, self._owner.number)
         self._asked = (asked_at, end)
+
+    def _next_silence(self) -> Micros | None:
+        """When somebody may have been silent for too long."""
+        dues = (self._partition.timers.next_due(), self._offers.next_unconfirmed())
+        return min((due for due in dues if due is not None), default=None)
 
     def _now(self) -> Micros:
         return self._clock.read(self._term.appended_at)
@@ -426,10 +431,9 @@ class TermOfOffice:
         return min(IDLE_SECONDS, max(0.001, left))
 
     def _soonest_due(self) -> Micros:
-        partition = self._partition
         dues = [
-            partition.timers.next_due(),
-            partition.schedule_timers.next_due(),
+            self._next_silence(),
+            self._partition.schedule_timers.next_due(),
             self._offers.next_end(),
         ]
         if self._unrecorded:

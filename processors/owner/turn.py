@@ -18,6 +18,7 @@ from ledger.domain.commands import (
     CancelPart,
     Claim,
     ConfirmPart,
+    GatewayBeat,
     Heartbeat,
     Report,
     ReportProgress,
@@ -44,7 +45,8 @@ from ledger.domain.events import (
     TemplatePut,
 )
 from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
-from ledger.domain.partition import Partition, refusal_key
+from ledger.domain.leases import take_back
+from ledger.domain.partition import KEYED, Partition, refusal_key
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.log.command_codec import Misshapen
 from ledger.log.replies import Reply
@@ -146,6 +148,9 @@ class Turn:
                 self._beat(command, asked, ())
             case Claim():
                 self._claim(asked, command)
+            case GatewayBeat():
+                self.offers.hear_gateway(command, asked.reply_to, self.at, self._heard_at(asked))
+                self.unrecorded += 1
             case _:
                 self._decide(asked)
 
@@ -216,6 +221,7 @@ class Turn:
                 self._append(events, TIMER, OWNER)
             else:
                 self.partition.rearm(job, asked_at)
+        self._take_back(asked_at, many)
         return len(fallen)
 
     def schedules(self, at: Micros, many: int) -> int:
@@ -230,6 +236,15 @@ class Turn:
                 self.partition.arm_schedule(queue, name)
                 fired += 1
         return fired
+
+    def _take_back(self, asked_at: Micros, many: int) -> None:
+        """Release what claims were granted and no gateway confirmed."""
+        for granted in self.offers.unconfirmed_over(asked_at, many):
+            job = self.partition.jobs.get(granted.job_id)
+            order = self.partition.next_order(self.at)
+            events = take_back(job, granted, self.at, order) if job is not None else ()
+            if events and not isinstance(events, Rejected):
+                self._append(events, TIMER, OWNER)
 
     def silences(self) -> None:
         """End the sessions of runtimes that were not heard for too long."""
@@ -246,10 +261,7 @@ class Turn:
 
     def claims_over(self) -> None:
         for parked in self.offers.over(self.at):
-            self.unrecorded += 1
-            self._wait(
-                parked.asked.reply_to, answers.acceptance(self.partition, parked.asked, Decided())
-            )
+            self._accept(parked.asked, Decided())
 
     def bulks(self) -> None:
         """Go on with each bulk cancel at work here, by one bounded entry."""
@@ -283,7 +295,7 @@ class Turn:
         """Give ready jobs to free slots: first to claims that wait, then to the emptiest runtime,
         a part of its room at a time so that few jobs spread over many runtimes."""
         for name in list(self.partition.queues):
-            for parked in self.offers.waiting(name):
+            for parked in self.offers.waiting(name, self.at):
                 if self.partition.next_ready(name, parked.claim.types) is not None:
                     self._fill(parked.asked, parked.claim)
             takers = self.offers.takers(name, self.at)
@@ -318,13 +330,15 @@ class Turn:
         decided = decide(self.partition, asked, self.at)
         if isinstance(decided, Rejected):
             self._refuse(asked, decided)
-        elif decided.grants:
+        elif decided.grants or decided.replayed or not self._park(asked, command):
             self._accept(asked, decided)
-        elif command.wait_seconds > 0 and self.offers.park(asked, command, self.at):
+        else:
             self.unrecorded += 1
             self._wait(asked.reply_to, answers.parked(asked))
-        else:
-            self._accept(asked, decided)
+
+    def _park(self, asked: Asked, command: Claim) -> bool:
+        waits = command.wait_seconds > 0
+        return waits and self.offers.park(asked, command, self.at, self._heard_at(asked))
 
     def _fill(self, asked: Asked, command: Claim) -> None:
         decided = decide(self.partition, asked, self.at)
@@ -343,8 +357,7 @@ class Turn:
     def _accept(self, asked: Asked, decided: Decided) -> None:
         command = asked.command
         events = decided.events + self._refusals(asked, decided.refused)
-        if not events and (decided.replayed or not isinstance(command, UNRECORDED)):
-            events = (self._duplicate(asked, decided.job_id),)
+        events = events or self._no_news(asked, decided)
         if not events:
             self.unrecorded += 1
         elif not self._record(events, asked):
@@ -354,10 +367,21 @@ class Turn:
             self._wait(asked.reply_to, answers.acceptance(self.partition, asked, decided))
         if isinstance(command, Report) and command.beat is not None:
             self._beat(command.beat, asked, decided.refused)
+        elif isinstance(command, Claim):
+            self.offers.granted(asked, () if decided.replayed else decided.grants, self.at)
         elif isinstance(command, ConfirmPart):
             pass
         elif decided.operation_id is not None:
             self.effects.parts.add(decided.operation_id)
+
+    def _no_news(self, asked: Asked, decided: Decided) -> tuple[Event, ...]:
+        """How a command that changed nothing is recorded."""
+        if decided.replayed or not isinstance(asked.command, UNRECORDED):
+            return (self._duplicate(asked, decided.job_id),)
+        if isinstance(asked.command, Claim) and asked.command_id.startswith(KEYED):
+            # Whoever repeats it, anywhere, is to be told again that there was nothing.
+            return (CommandsConsumed(LEDGER_QUEUE, 1),)
+        return ()
 
     def _refuse(self, asked: Asked, refused: Rejected) -> None:
         event = self._rejection(asked, refused)
@@ -381,8 +405,7 @@ class Turn:
             self._decide(replace(asked, command=part, reply_to=asked.reply_to if last else ""))
 
     def _beat(self, beat: Beat, asked: Asked, refused: tuple[Rejected, ...]) -> None:
-        # Counted from when the broker took it: a beat read late is no sign of life now.
-        heard_at = min(self.at, asked.appended_at or self.at)
+        heard_at = self._heard_at(asked)
         session = self.partition.queue(beat.queue).sessions.get(beat.runtime_id)
         current = session is not None and session.session == beat.session
         if beat.leaving:
@@ -397,6 +420,10 @@ class Turn:
         words = report.reports if isinstance(report, Report) else ()
         settled = frozenset(word.job_id for word in words)
         self.effects.beats.append(Heard(beat, refused, settled))
+
+    def _heard_at(self, asked: Asked) -> Micros:
+        """When the broker took it: a beat read late is no sign of life now."""
+        return min(self.at, asked.appended_at or self.at)
 
     def _record(self, events: tuple[Event, ...], asked: Asked) -> bool:
         """False: what the command would record does not fit; it was refused instead."""

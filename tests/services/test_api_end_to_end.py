@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,8 +15,12 @@ from starlette.applications import Starlette
 
 from api.app import create_app
 from api.settings import Settings
-from ledger.domain.ids import Micros
+from cli.local import answers
+from ledger.domain.ids import SECOND, Micros
+from ledger.embedded.processes import Child, free_ports
+from ledger.log.offsets import Offsets
 from ledger.log.partitions import partition_of
+from processors.owner.credit import LISTED_US
 from processors.owner.seams import wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
 from projections.feed import ProjectorFeed
@@ -88,6 +94,36 @@ async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
+async def doomed(
+    ledger: Ledger, dsn: str, server_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    """Where an api answers that dies of its second reply: of that which says what a claim that
+    waited was granted."""
+    environment = {
+        "LEDGER_KAFKA": ledger.connection.bootstrap,
+        "LEDGER_POSTGRES": dsn,
+        "LEDGER_PREFIX": ledger.topics.prefix,
+        "LEDGER_PARTITIONS": str(ledger.partitions),
+        "LEDGER_CRASH_AT": "gateway.after_reply:2",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    [port] = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    words = [sys.executable, "-m", "cli.main", "api", "--port", str(port)]
+    child = Child(words, log=server_directory / "api.log", directory=Path.cwd())
+    try:
+        await asyncio.to_thread(
+            lambda: child.wait_until(
+                lambda _: answers(f"{address}/healthz"), name="the api", seconds=PATIENCE_SECONDS
+            )
+        )
+        yield address
+    finally:
+        child.kill()
+
+
+@pytest.fixture
 async def running(ledger: Ledger, dsn: str, app: Starlette) -> AsyncIterator[None]:
     async with worker(ledger, dsn):
         yield
@@ -101,6 +137,18 @@ async def until(ask: Callable[[], Any], holds: Callable[[httpx.Response], bool])
             if holds(answer):
                 return answer
             await asyncio.sleep(0.05)  # Between two looks, not for luck.
+
+
+async def beaten(ledger: Ledger, client: httpx.AsyncClient) -> None:
+    """Until the owner has read a gateway's first beat: it lies behind its claim."""
+    partition = partition_of("default", ledger.partitions)
+    async with Offsets(ledger.connection) as offsets, asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if await offsets.end(ledger.topics.commands, partition) >= 2:
+                break
+            await asyncio.sleep(0.05)  # Between two looks, not for luck.
+    answer = await client.post(f"/v1/jobs/{UNKNOWN}/lock", json={"runtime_id": "r"})
+    assert answer.status_code == 404, "what lies behind the beat is decided"
 
 
 async def new_job(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
@@ -211,6 +259,72 @@ async def test_a_claim_waits_over_two_partitions(client: httpx.AsyncClient) -> N
     )
     assert answer.status_code == 200
     assert (await client.get(f"/v1/jobs/{surplus['id']}")).json()["attempt"] == 0
+
+
+@pytest.mark.usefixtures("running")
+async def test_a_job_that_was_granted_to_an_api_as_it_died_goes_to_another_runtime(
+    ledger: Ledger, client: httpx.AsyncClient, doomed: str
+) -> None:
+    body = {"queues": ["default"], "types": ["sum"], "wait_seconds": 25}
+    async with httpx.AsyncClient(base_url=doomed, timeout=PATIENCE_SECONDS) as dying:
+        claiming = asyncio.create_task(dying.post("/v1/runtimes/r1/claim", json=body))
+        await beaten(ledger, client)
+        job = await new_job(client, lease_seconds=120)
+        with pytest.raises(httpx.TransportError):
+            await claiming
+    answer = await client.post("/v1/runtimes/r2/claim", json=body)
+    [lease] = answer.json()["items"]
+    assert (lease["job_id"], lease["attempt"], lease["fence"]) == (job["id"], 1, 2)
+    headers = {"Ledger-Min-Position": answer.headers["ledger-position"]}
+    history = await client.get(f"/v1/jobs/{job['id']}/events", headers=headers)
+    assert [one["type"] for one in history.json()["items"]] == [
+        "ledger.job.requested.v1",
+        "ledger.job.lease_granted.v1",
+        "ledger.job.lease_released.v1",
+        "ledger.job.lease_granted.v1",
+    ]
+
+
+@pytest.mark.usefixtures("running")
+async def test_a_claim_that_was_handed_over_is_its_callers_for_the_whole_lease(
+    ledger: Ledger, client: httpx.AsyncClient
+) -> None:
+    body = {"queues": ["default"], "types": ["sum"], "wait_seconds": 20}
+    waiting = asyncio.create_task(client.post("/v1/runtimes/r1/claim", json=body))
+    await beaten(ledger, client)
+    job = await new_job(client)
+    [lease] = (await waiting).json()["items"]
+    other = await client.post(
+        "/v1/runtimes/r2/claim", json={**body, "wait_seconds": LISTED_US / SECOND + 1}
+    )
+    assert other.json() == {"items": []}
+    path, fence = f"/v1/jobs/{job['id']}", lease["fence"]
+    done = await client.post(f"{path}/result", json={"fence": fence, "output": 1})
+    assert done.json()["status"] == "succeeded"
+
+
+async def test_an_empty_keyed_claim_is_empty_again_elsewhere_and_after_a_take_over(
+    ledger: Ledger, dsn: str, app: Starlette, client: httpx.AsyncClient
+) -> None:
+    async def claimed(client: httpx.AsyncClient) -> httpx.Response:
+        body = {"queues": ["default"], "types": ["sum"], "wait_seconds": 0.2}
+        return await client.post(
+            "/v1/runtimes/r/claim", json=body, headers={"Idempotency-Key": "k"}
+        )
+
+    async with worker(ledger, dsn):
+        assert (await claimed(client)).json() == {"items": []}
+    another = create_app(app.state.services.settings)
+    transport = httpx.ASGITransport(app=another)
+    async with (
+        worker(ledger, dsn),
+        another.router.lifespan_context(another),
+        httpx.AsyncClient(transport=transport, base_url="http://b", timeout=30) as elsewhere,
+    ):
+        await new_job(elsewhere)
+        again = await claimed(elsewhere)
+    assert again.json() == {"items": []}
+    assert again.headers["idempotency-replayed"] == "true"
 
 
 @pytest.mark.usefixtures("running")

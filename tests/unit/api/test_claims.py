@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from starlette.types import Message
 
+from api import claims
 from ledger.domain.commands import Claim, ReleaseLease
 from ledger.domain.ids import QueueName
 from ledger.log.partitions import partition_of
@@ -172,7 +173,40 @@ async def test_a_replayed_claim_gives_the_same_answer(client: Client, queues: li
     async with client_over(client.world) as other:
         elsewhere = await other.post("/v1/runtimes/r1/claim", json=body, headers=KEY)
     fences = [(item["job_id"], item["fence"]) for item in elsewhere.json()["items"]]
-    assert fences[:1] == [(i["job_id"], i["fence"]) for i in first.json()["items"]]
+    assert fences == [(i["job_id"], i["fence"]) for i in first.json()["items"]]
+
+
+@pytest.mark.parametrize("queues", [["default"], QUEUES])
+@pytest.mark.parametrize("wait_seconds", [0, 5])
+async def test_an_empty_claim_is_replayed_empty_by_any_gateway(
+    client: Client, queues: list[str], wait_seconds: float
+) -> None:
+    body = {"queues": queues, "types": ["t"], "wait_seconds": wait_seconds}
+    claiming = asyncio.create_task(client.post("/v1/runtimes/r1/claim", json=body, headers=KEY))
+    if wait_seconds:
+        await until(lambda: len(client.world.parked) == len(queues))
+        client.world.end_waits()
+    assert (await claiming).json() == {"items": []}
+    await client.job(queue=queues[-1])
+    async with client_over(client.world) as other:
+        elsewhere = await other.post("/v1/runtimes/r1/claim", json=body, headers=KEY)
+    assert elsewhere.json() == {"items": []}
+    assert elsewhere.headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize("queues", [["default"], QUEUES])
+@pytest.mark.parametrize(("headers", "status"), [({}, 200), (KEY, 202)])
+async def test_without_its_owners_last_word_only_a_claim_without_a_key_is_empty(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: list[str],
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(claims, "GRACE_SECONDS", 0.0)
+    body = {"queues": queues, "types": ["t"], "wait_seconds": 0.3}
+    answer = await client.post("/v1/runtimes/r1/claim", json=body, headers=headers)
+    assert answer.status_code == status
 
 
 async def test_a_claim_under_the_key_of_another(client: Client) -> None:

@@ -14,7 +14,7 @@ from api.gateway import Decision, Gateway, Undecided, granted, opened
 from api.idempotency import fresh_id, keyed_id, part_id
 from api.positions import Seen
 from api.wire import Heard, Place, Sent
-from ledger.domain.commands import CancelJob, LockJob, ReleaseLease
+from ledger.domain.commands import CancelJob, Command, LockJob, ReleaseLease
 from ledger.domain.ids import CommandId, JobId, RuntimeId
 from ledger.domain.partition import identity_of
 from ledger.log.errors import LogUnavailable
@@ -37,6 +37,9 @@ class ScriptedWire:
         if self.is_down:
             raise LogUnavailable("no acknowledgement")
         return Place("commands", 0, len(self.sent))
+
+    def partition_of(self, command: Command) -> int:
+        return 0
 
     async def hear(self) -> Sequence[Heard]:
         heard = await self.heard.get()

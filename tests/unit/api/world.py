@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from api.app import Ports, create_app
 from api.settings import Settings
 from api.wire import Heard, Place, Sent
-from ledger.domain.commands import Asked, CancelJobs, Claim, Where
+from ledger.domain.commands import Asked, CancelJobs, Claim, Command, GatewayBeat, Where
 from ledger.domain.creation import matches
 from ledger.domain.decide import Decided, decide
 from ledger.domain.entries import Entry, cause_of
@@ -31,7 +31,7 @@ from ledger.domain.events import (
 )
 from ledger.domain.ids import SECOND, CommandId, JobId, Micros, QueueName, queue_of
 from ledger.domain.job import Job, fold, status
-from ledger.domain.partition import Partition
+from ledger.domain.partition import KEYED, Partition
 from ledger.domain.rejections import Rejected
 from ledger.domain.remembered import ClosedJobs
 from ledger.log.command_codec import command_from, command_record, partition_for, topic_of
@@ -138,6 +138,7 @@ class World:
         self.bytes_max = COMMAND_BYTES_MAX
         self._asked: dict[CommandId, Asked] = {}
         self.parked: dict[CommandId, Asked] = {}
+        self.beats: list[GatewayBeat] = []
         self.wires: list[_Wire] = []
         """One a gateway: the first answers to 0/0, the next to 0/1."""
         self.reads = _Views(self)
@@ -174,6 +175,9 @@ class World:
         return self._asked[CommandId(command_id)]
 
     def decide(self, log: Log, asked: Asked) -> None:
+        if isinstance(asked.command, GatewayBeat):
+            self.beats.append(asked.command)
+            return
         self.at = Micros(self.at + 1000)
         decision = decide(log.owner, asked, self.at)
         if isinstance(decision, Rejected):
@@ -266,9 +270,12 @@ class World:
                 )
 
     def end_waits(self) -> None:
-        """Every parked claim is told that nothing came."""
+        """Every parked claim is told that nothing came; under a key, that is recorded."""
         for asked in self.parked.values():
             number = partition_for(asked.command, self.settings.partitions)
+            if asked.command_id.startswith(KEYED):
+                nothing = CommandsConsumed(QueueName("default"), 1)
+                self.append(self.logs[number], (nothing,), asked)
             reply = answers.acceptance(self.logs[number].owner, asked, Decided())
             self.answer(asked, msgspec.structs.replace(reply, position=f"{number}:0"))
         self.parked.clear()
@@ -352,6 +359,9 @@ class _Wire:
         if self._world.is_down:
             raise LogUnavailable("no broker acknowledged in time")
         return self._world.take(sent, f"0/{self._address}" if awaited else "")
+
+    def partition_of(self, command: Command) -> int:
+        return partition_for(command, self._world.settings.partitions)
 
     async def hear(self) -> Sequence[Heard]:
         return await self.heard.get()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ledger.domain.commands import Asked, Beat
+from ledger.domain.commands import Asked, Beat, Command, RequestJob
 from ledger.domain.entries import Entry, Proven
 from ledger.domain.events import CommandsConsumed, RuntimeStarted
 from ledger.domain.ids import SECOND, CommandId, Micros, QueueName, RuntimeId, Session
@@ -26,6 +26,8 @@ class World:
         self.appended: list[Entry] = []
         self.appended_at = Micros(NOON)
         self.end = 0
+        self.position = 1
+        """Of the commands."""
         self.partition = Partition(0)
         seams = SimpleNamespace(
             wall=lambda: self.now,
@@ -33,7 +35,7 @@ class World:
             partitions=1,
             source="test",
             feed=NoFeed(),
-            commands=SimpleNamespace(take=lambda *_: [], position=lambda _: 1),
+            commands=SimpleNamespace(take=lambda *_: [], position=lambda _: self.position),
             requests=SimpleNamespace(take=lambda *_: [], position=lambda _: 0),
             topics=SimpleNamespace(commands="c", events="e", replies="r"),
             offsets=SimpleNamespace(end=self._end),
@@ -56,27 +58,39 @@ class World:
     async def _end(self, *_: Any) -> int:
         return self.end
 
-    def beat(self) -> None:
-        beat = Beat(
-            RuntimeId("r"), Session("s"), QueueName("default"), 1, ("sum",), period_seconds=3600.0
-        )
+    def reads(self, *commands: Command) -> None:
+        """As one turn that stands."""
         turn = self.office._new_turn()
-        turn.read_command(Asked(beat, CommandId("b"), appended_at=Micros(self.now), offset=0))
+        for offset, command in enumerate(commands):
+            read = turn.read_request if isinstance(command, RequestJob) else turn.read_command
+            read(
+                Asked(command, CommandId(f"c{offset}"), appended_at=Micros(self.now), offset=offset)
+            )
         turn.finish()
         self.office._count_unrecorded(turn)
+
+    async def turn(self) -> None:
+        await self.office._turn()
+        await self.office._settle()
+
+    def patience(self) -> int:
+        """Microseconds for which it would wait now."""
+        return int(self.office._patience() * SECOND)
+
+
+BEAT = Beat(RuntimeId("r"), Session("s"), QueueName("default"), 1, ("sum",), period_seconds=3600.0)
 
 
 async def test_while_the_broker_confirms_no_time_it_waits_and_does_not_spin() -> None:
     world = World()
-    world.beat()
-    world.beat()  # The second one leaves no entry: it is to be recorded within five seconds.
+    world.reads(BEAT)
+    world.reads(BEAT)  # The second one leaves no entry: it is to be recorded within five seconds.
     turns = 0
     until = world.now + 60 * SECOND
     while world.now < until:
-        await world.office._turn()
-        await world.office._settle()
+        await world.turn()
         turns += 1
-        world.now += int(world.office._patience() * SECOND)
+        world.now += world.patience()
     assert turns < 100, "a look a second, and one for what fell due"
     assert world.appended, "an entry told the time"
     assert all(type(e.events[0]) in (CommandsConsumed, RuntimeStarted) for e in world.appended)

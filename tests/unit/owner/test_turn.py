@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from ledger.domain.commands import (
-    Asked,
     Beat,
     CancelJob,
     CancelPart,
-    Claim,
-    Command,
     HeldLease,
     LockJob,
     Report,
@@ -25,7 +21,6 @@ from ledger.domain.commands import (
     SubmitResult,
     Where,
 )
-from ledger.domain.entries import Entry
 from ledger.domain.events import (
     BulkPartAdvanced,
     BulkPartEnded,
@@ -40,79 +35,20 @@ from ledger.domain.events import (
 )
 from ledger.domain.ids import (
     SECOND,
-    CommandId,
     Fence,
-    JobId,
     Micros,
     QueueName,
     RuntimeId,
     Session,
 )
 from ledger.domain.job import Status, status
-from ledger.domain.partition import Partition
-from processors.owner.credit import Offers
-from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX, Turn
-
-QUEUE = QueueName("default")
-NOON = Micros(1_800_000_000 * SECOND)
-
-
-class Owner:
-    """A partition with an owner's memory, turned by hand."""
-
-    def __init__(self) -> None:
-        self.partition = Partition(0)
-        self.offers = Offers()
-        self.at = NOON
-        self.suppressed: Counter[tuple[str, ...]] = Counter()
-        self.bulk_todo: dict[str, list[JobId]] = {}
-        self.fits: Callable[[Entry], bool] = lambda _: True
-        self._sent = 0
-
-    def turn(self) -> Turn:
-        return Turn(
-            self.partition,
-            self.offers,
-            self.at,
-            fits=self.fits,
-            suppressed=self.suppressed,
-            bulk_todo=self.bulk_todo,
-        )
-
-    def asked(self, command: Command, *, reply_to: str = "", command_id: str = "") -> Asked:
-        self._sent += 1
-        return Asked(
-            command=command,
-            command_id=CommandId(command_id or f"c{self._sent}"),
-            reply_to=reply_to,
-            appended_at=self.at,
-            offset=self._sent - 1,
-        )
-
-    def does(self, *commands: Command, reply_to: str = "") -> Turn:
-        turn = self.turn()
-        for command in commands:
-            asked = self.asked(command, reply_to=reply_to)
-            if isinstance(command, RequestJob):
-                turn.read_request(asked)
-            else:
-                turn.read_command(asked)
-        turn.assign()
-        turn.finish()
-        return turn
-
-    def submit(self, many: int = 1, **fields: object) -> list[JobId]:
-        turn = self.does(*(RequestJob(type="sum", **fields) for _ in range(many)))  # type: ignore[arg-type]
-        return [e.job_id for e in events_of(turn) if isinstance(e, JobRequested)]
+from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX
+from tests.unit.owner.by_hand import QUEUE, Owner, events_of
 
 
 @pytest.fixture
 def owner() -> Owner:
     return Owner()
-
-
-def events_of(turn: Turn) -> list[object]:
-    return [event for entry in turn.entries for event in entry.events]
 
 
 def beat(number: int = 1, *, slots: int = 0, runtime: str = "r1", **fields: object) -> Beat:
@@ -235,35 +171,6 @@ def test_a_runtime_that_fell_silent_is_given_nothing(owner: Owner) -> None:
     owner.at = Micros(owner.at + 16 * SECOND)
     turn = owner.does(RequestJob(type="sum"))
     assert [type(e) for e in events_of(turn)] == [JobRequested]
-
-
-# --- Claims --------------------------------------------------------------------------------------
-def claim(wait: float = 0.0, limit: int = 1) -> Claim:
-    return Claim(RuntimeId("web"), (QUEUE,), ("sum",), limit, wait)
-
-
-def test_a_claim_that_finds_nothing_is_parked_and_filled_by_the_next_job(owner: Owner) -> None:
-    turn = owner.does(claim(wait=5), reply_to="0/me")
-    assert [w.reply.outcome for w in turn.effects.replies] == ["parked"]
-    assert turn.entries == []
-    turn = owner.does(RequestJob(type="sum"))
-    assert [type(e) for e in events_of(turn)] == [JobRequested, LeaseGranted]
-    [filled] = turn.effects.replies
-    assert filled.reply_to == "0/me"
-    assert filled.entry == turn.entries[-1].number
-    assert filled.reply.data is not None
-    assert len(msgspec.json.decode(filled.reply.data)["items"]) == 1
-
-
-def test_a_claim_whose_wait_is_over_is_answered_empty(owner: Owner) -> None:
-    owner.does(claim(wait=5), reply_to="0/me")
-    owner.at = Micros(owner.at + 5 * SECOND)
-    turn = owner.turn()
-    turn.claims_over()
-    [over] = turn.effects.replies
-    assert over.reply.data is not None
-    assert msgspec.json.decode(over.reply.data) == {"items": []}
-    assert owner.offers.parked == {}
 
 
 # --- Reports -------------------------------------------------------------------------------------
