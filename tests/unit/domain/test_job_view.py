@@ -88,6 +88,7 @@ def test_a_new_job() -> None:
         "started_at": None,
         "finished_at": None,
         "error": None,
+        "lease": None,
     }
 
 
