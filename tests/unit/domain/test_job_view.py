@@ -39,7 +39,7 @@ READ = (
     "id type queue status payload payload_ref labels scope priority idempotency_key run_at"
     " delay_seconds start_timeout_seconds timeout_seconds lease_seconds retry result_ttl_seconds"
     " failed_ttl_seconds template_version attempt max_attempts progress steps lease cancel result"
-    " error retried_from replaced_by schedule created_at ready_at started_at finished_at"
+    " degraded error retried_from replaced_by schedule created_at ready_at started_at finished_at"
     " collected_at result_expires_at version"
 )
 
