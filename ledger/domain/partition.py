@@ -4,6 +4,8 @@ that hold them are not: `apply` moves them by one entry, in place, and never rai
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from heapq import merge
 
 from ledger.domain import deadlines
 from ledger.domain.commands import Limit, ProgressSaid
@@ -57,7 +59,7 @@ from ledger.domain.job import (
     status,
     worker_type_of,
 )
-from ledger.domain.limits import Key
+from ledger.domain.limits import Limits
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -79,7 +81,7 @@ from ledger.domain.remembered import Bounds as Bounds
 from ledger.domain.remembered import Outcome as Outcome
 from ledger.domain.remembered import identity_of as identity_of
 from ledger.domain.sizes import size_of, size_of_said
-from ledger.domain.steps import Pending, Status, Step, current_lease
+from ledger.domain.steps import Blocked, Pending, Status, Step, current_lease
 from ledger.domain.timers import Timers
 
 _JOB_KINDS = frozenset(JOB_EVENTS)
@@ -142,7 +144,8 @@ class Partition:
         """Begins it if there is none: for what is told or kept, not for what is only asked."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, Ready(self._is_ready))
+            limits = Limits(self._could_be_leased)
+            queue = self.queues[name] = Queue(name, Ready(self._is_ready), limits)
         return queue
 
     def next_ready(self, queue: QueueName, types: tuple[str, ...]) -> Job | None:
@@ -160,9 +163,9 @@ class Partition:
         found: list[tuple[Job, Step]] = []
         if known is None or many < 1 or known.paused is not None:
             return found
-        taken, limits = self.taken, known.limits
-        more: Counter[Key] = Counter()
-        passed = 0
+        if known.limits:
+            return self._best_under_limits(known, types, many)
+        taken = self.taken
         for place in known.ready.best(types):
             _, job_id, name = place
             if (job_id, name) in taken:
@@ -170,21 +173,43 @@ class Partition:
             job = self.jobs[job_id]
             step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
             assert step is not None  # It is ready, so it is there.
-            if limits:
-                full = limits.full(job, more)
-                if full is not None:
-                    if limits.is_recorded(full):
-                        worker_type = worker_type_of(job, step)
-                        limits.park(full, job.request.priority, place, worker_type)
-                    passed += 1
-                    if passed == PASSED_MAX and found:
-                        break
-                    continue
-                more.update(limits.keys(job))
             found.append((job, step))
             if len(found) == many:
                 break
         return found
+
+    def _best_under_limits(
+        self, queue: Queue, types: tuple[str, ...], many: int
+    ) -> list[tuple[Job, Step]]:
+        """Who cannot be leased is parked at first sight."""
+        limits, jobs = queue.limits, self.jobs
+        found: list[tuple[Job, Step]] = []
+        more = Counter(
+            key for job_id, _ in self.taken if job_id in jobs for key in limits.keys(jobs[job_id])
+        )
+        passed = 0
+        with closing(limits.waiting(types, more)) as parked:
+            for place in merge(queue.ready.best(types), parked, key=self._rank):
+                _, job_id, name = place
+                job = jobs[job_id]
+                step = _step(job, name)
+                if step is None or (job_id, name) in self.taken:
+                    continue
+                full = limits.full(job, more)
+                if full is None:
+                    more.update(limits.keys(job))
+                    found.append((job, step))
+                elif limits.is_recorded(full):
+                    limits.park(full, job, worker_type_of(job, step), place)
+                else:
+                    passed += 1
+                if len(found) == many or (found and passed >= PASSED_MAX):
+                    break
+        limits.clean()
+        return found
+
+    def _rank(self, place: Place) -> tuple[int, Place]:
+        return self.jobs[place[1]].request.priority, place
 
     def deferred_word(self, job_id: JobId, fence: Fence) -> ProgressSaid | None:
         kept = self.deferred.get(job_id)
@@ -415,8 +440,7 @@ class Partition:
                 self._replace_steps(before, after, at)
             self._arm(after, at)
         if queue.limits:
-            for priority, place, worker_type in queue.limits.moved(before, after):
-                queue.ready.add(worker_type, priority, place)
+            queue.limits.moved(before, after)
 
     def _replace_step(self, was: Step, after: Job, step: Step, at: Micros) -> None:
         """Of a job with one step, as most are."""
@@ -504,22 +528,27 @@ class Partition:
         else:
             self.delayed.discard(job_id)
 
-    def _is_ready(self, place: Place) -> bool:
+    def _could_be_leased(self, place: Place) -> bool:
+        """But for limits."""
         order, job_id, name = place
         job = self.jobs.get(job_id)
         if job is None or job.order != order:
             return False
         step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
         phase = step.phase if step is not None else None
-        if type(phase) is not Pending or phase.ready_at > self.now or job.cancel is not None:
+        return type(phase) is Pending and phase.ready_at <= self.now and job.cancel is None
+
+    def _is_ready(self, place: Place) -> bool:
+        if not self._could_be_leased(place):
             return False
-        return place not in self.queues[job.request.queue].limits.parked
+        limits = self.queues[self.jobs[place[1]].request.queue].limits
+        return not limits or not limits.is_parked(place)
 
     def _declare(self, queue: Queue, job_type: str, limits: tuple[Limit, ...]) -> None:
         """Limits are always the newest ones: a change is of effect on all that wait, at once."""
         if not queue.limits.declare(job_type, limits):
             return
-        for priority, place, worker_type in queue.limits.reset():
+        for worker_type, priority, place in queue.limits.reset():
             queue.ready.add(worker_type, priority, place)
         for job in self.jobs.values():
             if job.request.queue == queue.name:
@@ -556,7 +585,8 @@ def _is_pending(job: Job) -> bool:
     if job.end is not None or job.cancel is not None:
         return False
     if len(job.steps) == 1:
-        return type(job.steps[0].phase) is Pending
+        phase = type(job.steps[0].phase)
+        return phase is Pending or phase is Blocked
     return status(job) is Status.PENDING
 
 

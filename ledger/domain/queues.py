@@ -58,7 +58,7 @@ class Queue:
         "templates",
     )
 
-    def __init__(self, name: QueueName, ready: Ready) -> None:
+    def __init__(self, name: QueueName, ready: Ready, limits: Limits) -> None:
         self.name = name
         self.ready = ready
         self.templates: dict[str, dict[int, Pinned]] = {}
@@ -71,7 +71,7 @@ class Queue:
         self.paused: Paused | None = None
         self.pending = 0
         """Jobs that wait to be leased, due or not."""
-        self.limits = Limits()
+        self.limits = limits
         self.schedules = Schedules()
         self.models: dict[str, Model] = {}
 
