@@ -398,6 +398,8 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     key: Annotated[tuple[Pointer, ...], Meta(max_length=10)]
     max: Annotated[int, Meta(ge=0, le=1_000_000)]
+    counts_absent: bool = False
+    """What a pointer does not find counts as null. Else such a job is under no limit."""
 
 
 Limits = Annotated[tuple[Limit, ...], Meta(max_length=10)]

@@ -6,7 +6,7 @@ and applies that to the partition before deciding the next.
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from ledger.domain import (
@@ -185,11 +185,11 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, actor, at, command.if_version))
         case LockJob():
-            if refused := _kept_from(partition, job):
-                return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
                 return decision
+            if refused := _kept_from(partition, job):
+                return refused
             granted = tuple(e for e in decision if isinstance(e, LeaseGranted))
             return Decided(decision, job.id, granted)
         case Heartbeat():
@@ -213,7 +213,7 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
     version = job.request.template_version
     if version is None or job.end is not None:
         return None
-    if not isinstance(word, SubmitResult | ReportedResult) or word.output is UNSET:
+    if not isinstance(word, SubmitResult | ReportedResult) or word.output_ref is not None:
         return None
     pinned = partition.queues[job.request.queue].template(job.request.type, version)
     if pinned is None or pinned.output_schema is None:
@@ -226,20 +226,22 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
             return None
     if step is None:
         return None
-    refused = mismatch(pinned.output_schema, word.output, "/output")
+    output = NULL if word.output is UNSET else word.output
+    refused = mismatch(pinned.output_schema, output, "/output")
     return None if refused is None else replace(refused, job_id=job.id)
+
+
+NULL = Raw(b"null")
 
 
 def _kept_from(partition: Partition, job: Job) -> Rejected | None:
     """Why nothing of the job may be leased now, whoever asks."""
     queue = partition.queues[job.request.queue]
-    if job.end is not None:
-        return None
     if queue.paused is not None:
         detail = f"the queue is paused: {queue.paused.reason}"
         return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
     full = queue.limits.full(job) if queue.limits else None
-    if full is None or all(held_lease(step) for step in job.steps):
+    if full is None:
         return None
     detail = f"{queue.limits.max_of(full)} jobs hold a lease under its limit"
     return Rejected(Rejection.LIMIT_REACHED, detail, job.id)

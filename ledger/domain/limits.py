@@ -2,7 +2,8 @@
 the leases on record, and who waits for one to be free.
 
 A limit is a list of pointers into the request; jobs for which each of them finds the same value
-share it. A pointer that finds nothing never matches: such a job is under no limit.
+share it. A pointer that finds nothing never matches: such a job is under no limit, unless the limit
+says that it counts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Limits:
         keys: list[Key] = []
         for name in ("", asked.type):
             for number, limit in enumerate(self._by_type.get(name, ())):
-                value = value_of(asked, limit.key)
+                value = value_of(asked, limit)
                 if value is not None:
                     keys.append((name, number, value))
         return keys
@@ -145,14 +146,14 @@ class Limits:
                 self.holders.setdefault(key, set()).add(place)
 
 
-def value_of(asked: JobRequested, pointers: tuple[str, ...]) -> bytes | None:
-    """What the pointers find, as one canonical text; None if any finds nothing."""
+def value_of(asked: JobRequested, limit: Limit) -> bytes | None:
+    """What the pointers find, as one canonical text; None: the job is not under the limit."""
     values: list[Any] = []
-    for pointer in pointers:
+    for pointer in limit.key:
         found = point(asked, pointer)
-        if found is UNSET:
+        if found is UNSET and not limit.counts_absent:
             return None
-        values.append(found)
+        values.append(None if found is UNSET else found)
     try:
         return canonical(values)
     except ValueError:

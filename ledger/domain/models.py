@@ -16,14 +16,14 @@ from ledger.domain.rejections import Rejected, Rejection
 
 def put(partition: Partition, command: PutModel) -> Decision:
     """Without a key the one before it is kept. Equal content makes no news."""
-    queue = partition.queue(MODELS_QUEUE)
-    before = queue.models.get(command.name)
+    queue = partition.queues.get(MODELS_QUEUE)
+    before = None if queue is None else queue.models.get(command.name)
     model = command.model
     if model.api_key is UNSET:
         model = replace(model, api_key=None if before is None else before.api_key)
     if before == model:
         return Decided()
-    newest = queue.template(command.name)
+    newest = None if queue is None else queue.template(command.name)
     template = template_of(model)
     events: tuple[ModelPut | TemplatePut, ...] = (
         ModelPut(MODELS_QUEUE, command.name, Raw(msgspec.json.encode(model))),
@@ -49,14 +49,18 @@ def delete(partition: Partition, command: DeleteModel) -> Decision:
 
 
 def template_of(model: Model) -> Template:
-    """The tenant is a label: a limit counts per tenant and model."""
+    """The tenant is a label: a limit counts per tenant and model, and those without one together.
+    A call that is tried again waits behind the others unless the model says otherwise."""
     limits: tuple[Limit, ...] = ()
     if model.max_concurrency is not None:
-        limits = (Limit(("/labels/tenant",), model.max_concurrency),)
+        limits = (Limit(("/labels/tenant",), model.max_concurrency, counts_absent=True),)
+    retry = model.retry
+    if retry.position is UNSET:
+        retry = replace(retry, position="tail")
     return Template(
         timeout_seconds=model.timeout_seconds,
         start_timeout_seconds=model.start_timeout_seconds,
-        retry=model.retry,
+        retry=retry,
         result_ttl_seconds=model.result_ttl_seconds,
         failed_ttl_seconds=model.failed_ttl_seconds,
         limits=limits,

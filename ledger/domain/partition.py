@@ -393,13 +393,10 @@ class Partition:
                 fits = self.operations.apply(event)
             case Unknown():
                 self._keep_unknown(event)
-            case (
-                RequestForwarded()
-                | CommandDuplicated()
-                | CommandsConsumed()
-                | InputQuarantined()
-                | InputLost()
-            ):
+            case CommandDuplicated():
+                if event.key_digest is not None and event.job_id is not None:
+                    self._hold_key(event, event.job_id, at)
+            case RequestForwarded() | CommandsConsumed() | InputQuarantined() | InputLost():
                 pass  # Of what the intakes held, not of what the partition holds.
             case _:
                 fits = False
@@ -414,7 +411,7 @@ class Partition:
         self.order = max(self.order, event.order)
         self.open_bytes += size_of(job)
         if event.key_digest is not None:
-            self._hold_key(event, at)
+            self._hold_key(event, job_id, at)
         queue = self.queue(event.queue)
         if event.template_version is not None:
             queue.pin(event.type, event.template_version)
@@ -477,7 +474,7 @@ class Partition:
         if asked.template_version is not None:
             self.queue(asked.queue).unpin(asked.type, asked.template_version)
 
-    def _hold_key(self, event: JobRequested, at: Micros) -> None:
+    def _hold_key(self, event: JobRequested | CommandDuplicated, job_id: JobId, at: Micros) -> None:
         try:
             digest = bytes.fromhex(event.key_digest or "")
             content = bytes.fromhex(event.content_digest or "")
@@ -485,7 +482,7 @@ class Partition:
             self.misfits += 1  # No rule of this version writes such digests.
             return
         until = at if event.key_until is None else event.key_until
-        self.keys.add(KeyHolder(digest, event.job_id, content, until), at)
+        self.keys.add(KeyHolder(digest, job_id, content, until), at)
 
     def _note_refusal(self, event: CommandRejected, at: Micros) -> None:
         refused = self.refused_at

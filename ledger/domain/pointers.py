@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +43,7 @@ def point(request: RequestJob | JobRequested, pointer: str) -> Any:
         return found
     if isinstance(found, Raw):
         found = msgspec.json.decode(found)
-    elif isinstance(found, Struct):
+    elif isinstance(found, Struct | datetime):
         found = msgspec.to_builtins(found)
     return find(found, rest)
 

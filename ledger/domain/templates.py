@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET
 
@@ -36,9 +34,10 @@ def put(partition: Partition, command: PutTemplate) -> Decision:
     return Decided((put,), template_version=version)
 
 
-def _content(template: Template) -> Any:
+def _content(template: Template) -> bytes:
     """Its JSON value: how a schema was written (spaces, order of keys) makes no other template."""
-    return msgspec.json.decode(msgspec.json.encode(template))
+    value = msgspec.json.decode(msgspec.json.encode(template))
+    return msgspec.json.encode(value, order="deterministic")
 
 
 def _wrong(template: Template) -> Rejected | None:
