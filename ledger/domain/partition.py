@@ -8,7 +8,7 @@ from contextlib import closing
 from heapq import merge
 
 from ledger.domain import deadlines
-from ledger.domain.commands import Limit, ProgressSaid
+from ledger.domain.commands import Limit, ProgressSaid, RequestJob
 from ledger.domain.dedupe import Dedupe
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
@@ -589,7 +589,9 @@ def _is_pending(job: Job) -> bool:
 
 def refusal_key(event: CommandRejected) -> tuple[str, ...]:
     """Equal refusals have equal keys: of one command type, on one job or by one runtime, for one
-    reason; a refusal that names neither is its command's own."""
-    if event.job_id is None and event.runtime_id is None:
+    reason. A refusal that names neither is its command's own; so is that of a request, whose job is
+    another's."""
+    named = event.job_id is not None or event.runtime_id is not None
+    if not named or event.command_type == RequestJob.TYPE:
         return (event.command_type, event.code, event.command_id)
     return (event.command_type, event.code, event.job_id or "", event.runtime_id or "")

@@ -75,6 +75,11 @@ class Queue:
         self.schedules = Schedules()
         self.models: dict[str, Model] = {}
 
+    def is_used(self) -> bool:
+        """Whether it holds anything that was ever told of it, beside its jobs."""
+        told = (self.templates, self.pinned, self.sessions, self.is_put, self.paused, self.pending)
+        return any(told) or any((len(self.schedules), self.schedules.deleted, self.models))
+
     # --- Templates -------------------------------------------------------------------------------
     def template(self, job_type: str, version: int | None = None) -> Pinned | None:
         versions = self.templates.get(job_type)

@@ -22,7 +22,6 @@ from ledger.domain.commands import (
     Heartbeat,
     Report,
     ReportProgress,
-    RequestJob,
     RerunJob,
 )
 from ledger.domain.decide import Decided, decide, defer, due
@@ -506,7 +505,7 @@ class Turn:
             detail=refused.detail[:2048],
             job_status=refused.job_status,
             pointer=refused.pointer,
-            job_id=job_id if not isinstance(command, RequestJob) else None,
+            job_id=job_id,
             runtime_id=getattr(command, "runtime_id", None),
         )
         again = self._suppressed.pop(refusal_key(event), 0) if not self._is_recent(event) else 0
