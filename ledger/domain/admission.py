@@ -60,8 +60,8 @@ def admit(
         window = key.window_us
         if (answer := _answered(partition, key, asked, at)) is not None:
             return answer
-    if expired := _expired(asked, window):
-        return expired
+    if too_old := expired(asked, window):
+        return too_old
     if version is not None and pinned is None:
         return Rejected(
             Rejection.TEMPLATE_NOT_FOUND,
@@ -111,8 +111,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         original = brought
     else:
         return not_found(command.job_id)
-    if expired := _expired(asked, partition.bounds.commands_us):
-        return expired
+    if too_old := expired(asked, partition.bounds.commands_us):
+        return too_old
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
     if refused := _closed(partition, original.queue, original.type, newest):
@@ -229,7 +229,7 @@ def _answered(partition: Partition, key: Key, asked: Asked, at: Micros) -> Decis
     )
 
 
-def _expired(asked: Asked, window_us: int) -> Rejected | None:
+def expired(asked: Asked, window_us: int) -> Rejected | None:
     """What was forgotten cannot come back: the copy of a request that old is refused."""
     if asked.sent_at is None or asked.appended_at - asked.sent_at <= window_us + SKEW_US:
         return None

@@ -163,6 +163,8 @@ def _run(
     partition: Partition, command: RunSchedule, known: Scheduled, asked: Asked, at: Micros
 ) -> Decision:
     """By hand: beside the occurrences, also of a disabled one."""
+    if too_old := admission.expired(asked, partition.bounds.commands_us):
+        return too_old
     decided = _request(partition, command.queue, command.name, known, asked.command_id, at, born=at)
     if isinstance(decided, Rejected):
         return decided

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -132,6 +132,12 @@ class Queues(RuleBasedStateMachine):
         self.jobs: list[JobId] = []
         self.said: list[Asked] = []
         self.made: dict[str, JobId | None] = {}
+
+    @initialize(reports=templates, quizzes=templates, its=limits)
+    def begin(self, reports: Template, quizzes: Template, its: tuple[Limit, ...]) -> None:
+        self.say(PutTemplate(QUEUES[0], "report", reports))
+        self.say(PutTemplate(QUEUES[0], "quiz", quizzes))
+        self.say(PutQueue(QUEUES[0], QueueSettings(None, its)))
 
     # --- What is said ----------------------------------------------------------------------------
     @rule(asked=requests)
@@ -346,6 +352,69 @@ def plainly(partition: Partition, queue: Queue, types: tuple[str, ...], many: in
             count.update(key for key, _ in its)
             found.append(place)
     return found
+
+
+# --- Who waits for which limit -------------------------------------------------------------------
+wants = st.tuples(
+    st.sampled_from(TYPES), st.sampled_from("123"), st.sampled_from("mn"), st.sampled_from([0, 5])
+)
+acts = st.one_of(
+    wants.map(lambda want: ("request", *want)),
+    wants.map(lambda want: ("request", *want)),
+    st.tuples(st.just("claim"), st.sampled_from([TYPES, TYPES[:1], TYPES[1:]]), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["cancel", "lock", "end", "end", "release"]), st.integers(0, 30)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 2)),
+    st.lists(acts, min_size=5, max_size=60),
+)
+def test_whoever_waits_for_a_limit_gets_its_turn(
+    most: tuple[int, int, int], said: list[tuple[Any, ...]]
+) -> None:
+    """Under limits of all, of a tenant, and of a model for one type. Nothing is asked of who is
+    next but by the acts themselves, so that what a search leaves behind is seen by the next."""
+    owner = Owner()
+    total, tenant, model = most
+    its = (Limit((), total), Limit(("/labels/tenant",), tenant))
+    owner.hear(owner.asked(PutQueue(QUEUES[0], QueueSettings(None, its))))
+    template = Template(limits=(Limit(("/labels/model",), model),))
+    owner.hear(owner.asked(PutTemplate(QUEUES[0], "quiz", template)))
+    partition = owner.partition
+    queue = partition.queues[QUEUES[0]]
+    for act in said:
+        if act[0] == "claim":
+            expected = [place[2] for place in plainly(partition, queue, act[1], act[2])]
+            decided = owner.hear(owner.asked(Claim(RUNTIME, (queue.name,), act[1], act[2])))
+            assert isinstance(decided, Decided)
+            assert [grant.job_id for grant in decided.grants] == expected
+        elif act[0] == "request":
+            _, kind, tenant_label, model_label, priority = act
+            labels = {"tenant": tenant_label, "model": model_label}
+            owner.hear(owner.asked(RequestJob(kind, labels=labels, priority=priority)))
+        else:
+            leased = act[0] in ("end", "release")
+            jobs = [j for j in partition.jobs.values() if (j.steps[0].attempt > 0) is leased]
+            if jobs:
+                owner.hear(owner.asked(word_of(act[0], jobs[act[1] % len(jobs)])))
+    expected = [place[2] for place in plainly(partition, queue, TYPES, 100)]
+    assert [
+        job.id for job, _ in partition.best(queue.name, TYPES, 100, owner.clock.now)
+    ] == expected
+
+
+def word_of(kind: str, job: Job) -> Command:
+    match kind:
+        case "cancel":
+            return CancelJob(job.id)
+        case "lock":
+            return LockJob(job.id, RUNTIME)
+        case "end":
+            return SubmitResult(job.id, job.fence, OK)
+        case _:
+            return ReleaseLease(job.id, job.fence)
 
 
 TestQueues = Queues.TestCase
