@@ -53,7 +53,7 @@ class Fenced(TermEnded):
 
 
 class TakeOverAgain(TermEnded):
-    """A late copy of this term's own take-over landed: take over again at once."""
+    """At once: a late copy of this term's own take-over landed, or input was declared lost."""
 
 
 class OutcomeUnknown(TermEnded):

@@ -8,12 +8,16 @@ from typing import Any, cast
 
 from ledger.domain.commands import Asked, Beat
 from ledger.domain.entries import Entry, Proven
-from ledger.domain.events import CommandsConsumed, RuntimeStarted
+from ledger.domain.events import CommandsConsumed, RuntimeEnded, RuntimeStarted
 from ledger.domain.ids import SECOND, CommandId, Micros, QueueName, RuntimeId, Session
+from ledger.domain.intakes import Missing
 from ledger.domain.partition import Partition
+from ledger.log.errors import OffsetOutOfRange
 from ledger.log.term import Term
 from processors.owner.partition_owner import PartitionOwner, TermOfOffice
 from processors.owner.seams import NoFeed, Seams
+from tests.support.builders import requested
+from tests.support.given import at_its_time
 
 NOON = 1_800_000_000 * SECOND
 
@@ -26,6 +30,8 @@ class World:
         self.appended: list[Entry] = []
         self.appended_at = Micros(NOON)
         self.end = 0
+        self.gone_below = 0
+        """The first offset of the commands that is there."""
         self.partition = Partition(0)
         seams = SimpleNamespace(
             wall=lambda: self.now,
@@ -33,10 +39,10 @@ class World:
             partitions=1,
             source="test",
             feed=NoFeed(),
-            commands=SimpleNamespace(take=lambda *_: [], position=lambda _: 1),
+            commands=SimpleNamespace(take=self._take, position=lambda _: 1, follow=lambda *_: None),
             requests=SimpleNamespace(take=lambda *_: [], position=lambda _: 0),
             topics=SimpleNamespace(commands="c", events="e", replies="r"),
-            offsets=SimpleNamespace(end=self._end),
+            offsets=SimpleNamespace(end=self._end, first=self._first),
         )
         owner = PartitionOwner(0, cast(Seams, seams))
         owner.resume()
@@ -56,28 +62,59 @@ class World:
     async def _end(self, *_: Any) -> int:
         return self.end
 
-    def beat(self) -> None:
+    def _take(self, *_: Any) -> list[Any]:
+        if self.gone_below > self.partition.commands and not self.office.gaps.in_commands:
+            raise OffsetOutOfRange("c", 0, self.partition.commands, "it is gone")
+        return []
+
+    async def _first(self, *_: Any) -> int:
+        return self.gone_below
+
+    def beat(self, period_seconds: float = 3600.0) -> None:
         beat = Beat(
-            RuntimeId("r"), Session("s"), QueueName("default"), 1, ("sum",), period_seconds=3600.0
+            RuntimeId("r"),
+            Session("s"),
+            QueueName("default"),
+            1,
+            ("sum",),
+            period_seconds=period_seconds,
         )
         turn = self.office._new_turn()
         turn.read_command(Asked(beat, CommandId("b"), appended_at=Micros(self.now), offset=0))
         turn.finish()
         self.office._count_unrecorded(turn)
 
+    async def turn(self, seconds: int) -> int:
+        """As the owner does, for so long; how many turns that took."""
+        turns = 0
+        until = self.now + seconds * SECOND
+        while self.now < until:
+            await self.office._turn()
+            await self.office._settle()
+            turns += 1
+            self.now += int(self.office._patience() * SECOND)
+        return turns
+
 
 async def test_while_the_broker_confirms_no_time_it_waits_and_does_not_spin() -> None:
     world = World()
     world.beat()
     world.beat()  # The second one leaves no entry: it is to be recorded within five seconds.
-    turns = 0
-    until = world.now + 60 * SECOND
-    while world.now < until:
-        await world.office._turn()
-        await world.office._settle()
-        turns += 1
-        world.now += int(world.office._patience() * SECOND)
+    turns = await world.turn(seconds=60)
     assert turns < 100, "a look a second, and one for what fell due"
     assert world.appended, "an entry told the time"
     assert all(type(e.events[0]) in (CommandsConsumed, RuntimeStarted) for e in world.appended)
     assert abs(world.office._new_turn().at - world.now) < 2 * SECOND
+
+
+async def test_behind_a_gap_in_the_commands_nobody_is_silent_and_the_owner_does_not_spin() -> None:
+    world = World()
+    asked = at_its_time(requested(start_timeout_us=SECOND), Micros(NOON))
+    world.partition.apply(Entry(1, Micros(NOON), 1, 0, (asked,)))
+    world.beat(period_seconds=5.0)
+    world.gone_below = 40
+    turns = await world.turn(seconds=600)
+    assert [gap.missing for gap in world.office.gaps.found] == [Missing(1, 40)]
+    assert turns < 1_200
+    assert not any(type(entry.events[0]) is RuntimeEnded for entry in world.appended)
+    assert len(world.partition.jobs) == 1, "its start time-out is over, and nobody may say so"
