@@ -339,7 +339,7 @@ class TermOfOffice:
         """Late is not dead: silence counts only once all that had arrived before is read."""
         due = self._partition.timers.next_due()
         asked_at = self._now()
-        if due is None or self._asked is not None or due > asked_at or self.gaps.in_commands:
+        if due is None or self._asked is not None or due > asked_at:
             return
         end = await self._seams.offsets.end(self._seams.topics.commands, self._owner.number)
         self._asked = (asked_at, end)
