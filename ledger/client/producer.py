@@ -31,7 +31,14 @@ from ledger.client.requests import (
     checked_command,
     checked_request,
 )
-from ledger.domain.commands import CancelJob, CancelJobs, PutTemplate, RerunJob, Template
+from ledger.domain.commands import (
+    CancelJob,
+    CancelJobs,
+    DeclareInputLost,
+    PutTemplate,
+    RerunJob,
+    Template,
+)
 from ledger.domain.ids import CommandId, JobId
 from ledger.log.command_codec import partition_for, topic_of
 from ledger.log.connection import Connection
@@ -283,6 +290,20 @@ class Producer:
         body = {"queue": queue, "type": type, "template": content}
         stored = _data(await self._command(PutTemplate.TYPE, body, command_id))
         return TemplateStored(int(stored["version"]), bool(stored["created"]))
+
+    async def declare_input_lost(
+        self,
+        partition: int,
+        topic: Literal["commands", "requests"],
+        *,
+        first: int,
+        end: int,
+        command_id: str | None = None,
+    ) -> None:
+        """An operator's word that these offsets of an intake are gone for good, `end` not included:
+        its owner goes on at `end`. Refused unless they are what is missing."""
+        body = {"partition": partition, "topic": topic, "first": first, "end": end}
+        await self._command(DeclareInputLost.TYPE, body, command_id)
 
     # --- From a command to its outcome -----------------------------------------------------------
     async def _command(

@@ -68,10 +68,10 @@ from ledger.domain.commands import (
 from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
-from ledger.domain.events import Event, InputLost, JobEvent, LeaseGranted, LeasesExtended
+from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended
 from ledger.domain.flow_plan import base_of
 from ledger.domain.flows import sinks_of
-from ledger.domain.ids import LEDGER_QUEUE, JobId, Micros, RuntimeId
+from ledger.domain.ids import JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step
 from ledger.domain.leases import Held, Word
 from ledger.domain.partition import Partition
@@ -82,10 +82,9 @@ from ledger.domain.steps import held_lease
 
 
 def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
-    identity, content = identity_of(asked.command_id)
-    before = partition.outcomes.get(identity)
+    before = decided_before(partition, asked)
     if before is not None:
-        return _again(before, content, asked.command)
+        return before
     command = asked.command
     match command:
         case RequestJob():
@@ -131,7 +130,7 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
         case ConfirmRemoved():
             return removal.end(partition, command)
         case DeclareInputLost():
-            return Decided((InputLost(LEDGER_QUEUE, command.topic, command.first, command.end),))
+            return Decided()  # By `intakes.declare_lost`, which needs to know what is missing.
         case RerunJob():
             return admission.run_again(partition, command, asked, at)
         case _:
@@ -139,6 +138,13 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
             if job is None:
                 return not_found(command.job_id)
             return _of_job(partition, job, command, asked.actor, at)
+
+
+def decided_before(partition: Partition, asked: Asked) -> Decision | None:
+    """None: no command of this id is remembered."""
+    identity, content = identity_of(asked.command_id)
+    before = partition.outcomes.get(identity)
+    return None if before is None else _again(before, content, asked.command)
 
 
 def _again(before: Outcome, content: str, command: Command) -> Decision:

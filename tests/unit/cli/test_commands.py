@@ -23,6 +23,7 @@ COMMANDS = [
     "version",
     "topics apply",
     "topics check",
+    "topics lost",
     "projection status",
     "projection rebuild",
     "template put",
