@@ -22,8 +22,8 @@ from ledger.client.held import (
     Order,
     Stop,
     Why,
-    body_of,
 )
+from ledger.domain.brief import Brief
 from ledger.domain.commands import (
     Beat,
     HeldLease,
@@ -115,6 +115,7 @@ class QueueSession:
         now: float,
     ) -> None:
         self.queue = queue
+        self.runtime_id = runtime_id
         self.period = period_seconds
         self.occupied = 0
         """Handlers that were given a job and have not come back."""
@@ -127,7 +128,6 @@ class QueueSession:
         """A later session of the same runtime id, which gets the assignments from now on."""
         self.refusals: list[ReportRefused] = []
         """What the owner refused since somebody last looked."""
-        self._runtime_id = runtime_id
         self._types = types
         self._numbers = Numbers(session)
         self._before: Numbers | None = None
@@ -237,24 +237,25 @@ class QueueSession:
                 break
             numbers.received = item.number
             self._soon = min(self._soon, now + START_SECONDS)
-            if not item.void and (item.job_id, item.fence) not in self._held:
-                self._hold(item, numbers.asked_at.get(item.beat, -inf), now, orders)
+            job = item.job  # None of a void one.
+            if job is not None and (item.job_id, item.fence) not in self._held:
+                self._hold(item, job, numbers.asked_at.get(item.beat, -inf), now, orders)
         return orders
 
-    def _hold(self, item: AssignedItem, asked_at: float, now: float, orders: list[Order]) -> None:
-        """Hot, with `_assigned`: 5 us a job, two of them to decode it."""
-        job = item.job.copy()  # It would keep the record of all assignments alive.
-        body = body_of(job)
-        held = Held(self, item.job_id, item.fence, item.step, item.attempt, job, body)
+    def _hold(
+        self, item: AssignedItem, job: Brief, asked_at: float, now: float, orders: list[Order]
+    ) -> None:
+        """Hot, with `_assigned`: 2.3 us a job, after 1.4 to decode it."""
+        held = Held(self, item.job_id, item.fence, item, job)
         self._held[item.job_id, item.fence] = held
         self.occupied += 1
         held.stops_at = asked_at + item.lease_seconds - held.margin
-        if body.lease_seconds < self.period * BEATS_PER_LEASE:
-            self.period = max(PERIOD_SECONDS_MIN, body.lease_seconds / BEATS_PER_LEASE)
+        if job.lease_seconds < self.period * BEATS_PER_LEASE:
+            self.period = max(PERIOD_SECONDS_MIN, job.lease_seconds / BEATS_PER_LEASE)
         if self.draining:
             self._give_back(held, Why.LEAVING.value)
-        elif body.type not in self._types:
-            self._give_back(held, f"this runtime has no handler for {body.type}"[:2048])
+        elif job.type not in self._types:
+            self._give_back(held, f"this runtime has no handler for {job.type}"[:2048])
         elif held.stops_at > now:
             self._begin(held, now, orders)
         else:
@@ -432,7 +433,7 @@ class QueueSession:
         beat = self._beat_to_say(number, now, free, leaving=False)
         if not words:
             return beat
-        return Report(self._runtime_id, self.session, self.queue, tuple(words), beat)
+        return Report(self.runtime_id, self.session, self.queue, tuple(words), beat)
 
     def last_beat(self, now: float) -> Beat:
         """The last word of the session."""
@@ -531,7 +532,7 @@ class QueueSession:
         self.offered = slots
         self._promised.append((number, numbers.received + slots))
         return Beat(
-            runtime_id=self._runtime_id,
+            runtime_id=self.runtime_id,
             session=numbers.session,
             queue=self.queue,
             beat=number,

@@ -70,7 +70,7 @@ def queue_of(job_id: str) -> QueueName | None:
 
 def rfc3339(at: Micros) -> str:
     """UTC with milliseconds and `Z`, as the HTTP contract writes instants (cut, not rounded)."""
-    return f"{_second(at // SECOND)}.{at % SECOND // 1000:03}Z"
+    return _millisecond(at // 1000)
 
 
 def rfc3339_micros(at: Micros) -> str:
@@ -79,8 +79,14 @@ def rfc3339_micros(at: Micros) -> str:
 
 
 @lru_cache(maxsize=4096)
+def _millisecond(milliseconds: int) -> str:
+    """Cached: an instant of one entry is written for every job in it."""
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=4096)
 def _second(seconds: int) -> str:
-    """Cached: a job's view has five instants, and those of a batch lie within few seconds.
+    """Cached: the instants of a batch lie within few seconds.
 
     Years end at 9999: an instant beyond, as no rule of ours makes it, is shown as their end.
     """

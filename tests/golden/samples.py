@@ -25,6 +25,7 @@ _BY_NAME: dict[str, Any] = {
     "priority": 7,
     "percent": 62.5,
     "jitter": 0.25,
+    "inputs": {"gliederung": Raw('{"a":"é"}'.encode())},
     "message": "Grüße; 100 %\n😀",
 }
 
