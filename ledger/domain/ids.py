@@ -49,15 +49,16 @@ _FIRST, _LAST = -62_135_596_800, 253_402_300_799
 def new_job_id(queue: QueueName, at: Micros, seed: bytes) -> JobId:
     """The id of the job that `seed` (its key's or its command's id) asks for at `at`.
 
-    A uuid7 (RFC 9562): 48 bits of milliseconds, then 74 bits of a digest of `seed` where others
-    draw random bits, so that the same ask at the same instant has the same id.
+    Of its uuid7 the chance is a digest of `seed`: the same ask at the same instant has the same id.
     """
+    return JobId(f"{queue}.{uuid7(at, blake2b(seed, digest_size=10).hexdigest())}")
+
+
+def uuid7(at: Micros, chance: str) -> str:
+    """RFC 9562: 48 bits of milliseconds, then 74 of the 80 bits that `chance` has in hex digits."""
     time = f"{at // 1000 & 0xFFFF_FFFF_FFFF:012x}"
-    chance = blake2b(seed, digest_size=10).hexdigest()
     variant = _VARIANT[chance[3]]
-    return JobId(
-        f"{queue}.{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
-    )
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
 
 
 def queue_of(job_id: str) -> QueueName | None:
