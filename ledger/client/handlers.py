@@ -30,7 +30,7 @@ from ledger.client.json_values import (
     hash_of,
     json_bytes,
 )
-from ledger.client.runtime_session import INVALID_OUTPUT
+from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.commands import (
     ProgressSaid,
     ReportedCancel,

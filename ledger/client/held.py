@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MARGIN_PART = 0.05
 """Of a lease: so long before its end work stops, if no extension came."""
 MARGIN_SECONDS_MAX = 2.0
+GRACE_PART = 0.1
+"""Of the time to stop by oneself: so long before its end a handler is stopped, so that the
+word of it is there in time."""
 
 Ending = ReportedResult | ReportedFailure | ReportedRelease | ReportedCancel | ReportedWait
 """A word that ends an attempt."""
@@ -75,8 +78,18 @@ class Held(Struct, gc=False, eq=False):
         return self.began_at is not None and self.word is None and not self.lost
 
     @property
+    def ends_at(self) -> float:
+        """When its handler is to be stopped."""
+        return self.stops_at if self.cancel_at is None else min(self.cancel_at, self.stops_at)
+
+    @property
     def margin(self) -> float:
         return min(MARGIN_SECONDS_MAX, self.job.lease_seconds * MARGIN_PART)
+
+
+def last_instant(asked_at: float, grace_seconds: float) -> float:
+    """For a handler that was asked to stop by itself within that time."""
+    return asked_at + grace_seconds - min(MARGIN_SECONDS_MAX, grace_seconds * GRACE_PART)
 
 
 class Begin(Struct, frozen=True, gc=False):

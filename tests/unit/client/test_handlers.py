@@ -18,7 +18,7 @@ from ledger.client.job_context import (
     JobFailure,
 )
 from ledger.client.json_values import NULL_HASH
-from ledger.client.runtime_session import INVALID_OUTPUT
+from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
     ProgressSaid,
