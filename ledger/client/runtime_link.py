@@ -249,7 +249,7 @@ class RuntimeLink:
                 await woken(wake, min(pause, WATCH_SECONDS))
                 continue
             self._waits_for[queue] = -inf
-            said = session.speak(now, self._slots.free_for(session))
+            said = session.speak(now, self._slots.free_for(session, now))
             await self._send(outbox, partition, session, said)
             busy = isinstance(said, Report) and len(said.reports) >= BUSY_WORDS
             not_before = monotonic() + BUSY_PAUSE_SECONDS if busy else 0.0
@@ -300,8 +300,9 @@ class RuntimeLink:
         self._wake_due()
 
     def _wake_due(self) -> None:
+        now = monotonic()
         for queue, session in self._sessions.items():
-            if self._slots.has_more_for(session):
+            if self._slots.has_more_for(session, now):
                 session.hurry()
             if session.due_at() < self._waits_for[queue] or self._leave_by is not None:
                 self._wakes[queue].set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ledger.client.clock import monotonic
 from ledger.client.runtime_session import QueueSession
 
 
@@ -13,7 +12,7 @@ class Slots:
         self._count = count
         self._sessions = list(sessions)
 
-    def free_for(self, session: QueueSession) -> int:
+    def free_for(self, session: QueueSession, now: float) -> int:
         """An even part each, what is over goes round in turn. What was offered to one is free for
         another once its owner has answered that it is not any more."""
         sessions = self._sessions
@@ -21,13 +20,13 @@ class Slots:
         if len(sessions) == 1 or free <= 0:
             return free
         even, over = divmod(free, len(sessions))
-        turn = int(monotonic() / session.period)
+        turn = int(now / session.period)
         place = (sessions.index(session) + turn) % len(sessions)
         offered = sum(other.outstanding for other in sessions if other is not session)
         return min(even + (place < over), free - offered)
 
-    def has_more_for(self, session: QueueSession) -> bool:
+    def has_more_for(self, session: QueueSession, now: float) -> bool:
         """A slot that another queue gave up."""
         if len(self._sessions) == 1 or session.draining or not session.is_served:
             return False
-        return self.free_for(session) > session.offered
+        return self.free_for(session, now) > session.offered
