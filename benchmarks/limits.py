@@ -24,7 +24,7 @@ LIMITED: dict[str, Any] = {"limits": [{"key": ["/labels/tenant"], "max": MAX}]}
 
 
 async def prepare(stack: BenchStack, queue: str, template: dict[str, Any]) -> None:
-    async with Producer(stack.kafka) as producer:
+    async with Producer(stack.kafka, wait_seconds=60.0) as producer:
         await producer.put_template(queue, "noop", template)
         await producer.submit("noop", {}, queue=queue, labels={"tenant": "first"})
 

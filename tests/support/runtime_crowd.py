@@ -1,4 +1,4 @@
-"""`python -m tests.support.runtime_crowd PREFIX COUNT QUEUE SLOTS`: several runtimes in a process."""
+"""`python -m tests.support.runtime_crowd PREFIX COUNT QUEUE SLOTS`: many runtimes in a process."""
 
 from __future__ import annotations
 
