@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, LiteralString
+from functools import partial
+from typing import Any, Literal, LiteralString, TypeVar
 
 import msgspec
 import orjson
@@ -18,10 +19,11 @@ from msgspec.structs import replace
 from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
-from ledger.domain.commands import Template, Where
+from ledger.domain.commands import Where
 from ledger.domain.events import JobRequested, LeasesExtended, Unknown
 from ledger.domain.ids import Micros
 from ledger.domain.job import TERMINAL, Job, Misfit, Status, begin, evolve, extend
+from projections import operator_reads
 from projections.answers import (
     Attempt,
     CommandOutcome,
@@ -31,9 +33,13 @@ from projections.answers import (
     JobFilter,
     Jobs,
     JobsPage,
+    ModelState,
     Operation,
+    QueueHeld,
     QueueState,
+    Rows,
     RuntimeState,
+    ScheduleState,
     Stored,
     TemplateVersion,
 )
@@ -49,6 +55,7 @@ from projections.writing import STATUSES, instant
 Order = Literal["-created_at", "created_at", "priority"]
 Connection = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Connection]
+T = TypeVar("T")
 
 EXACT_MAX = 10_000
 """More matches than this are not counted, but estimated."""
@@ -271,21 +278,27 @@ class Reads:
             return attempts_of([logical async for logical in history])
 
     # --- What is of no single job ----------------------------------------------------------------
-    async def queue(self, name: str) -> QueueState | None:
-        rows = await self._rows("queries/queues", {"names": [storable(name)]})
-        return _queue(rows[0]) if rows else None
+    async def queue(self, name: str) -> QueueHeld | None:
+        """None: it was never used."""
+        async with self._snapshot() as connection:
+            return await operator_reads.queue_held(partial(_fetch, connection), name)
 
-    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
-        rows = await self._rows("queries/queues", {"names": _texts(names)})
-        return tuple(map(_queue, rows))
+    async def queues(self, names: Sequence[str] = ()) -> Rows[QueueState]:
+        """By name."""
+        return await self._snapped(lambda fetch: operator_reads.queues(fetch, names))
 
-    async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:
+    async def runtimes(self, queues: Sequence[str] = ()) -> Rows[RuntimeState]:
         """Those that live and those that ended within a day of the log's time."""
-        rows = await self._rows("queries/runtimes", {"queues": _texts(queues)})
-        return tuple(
-            RuntimeState(queue, runtime_id, session, tuple(types), *rest)
-            for queue, runtime_id, session, types, *rest in rows
-        )
+
+        async def read(fetch: operator_reads.Fetch) -> tuple[RuntimeState, ...]:
+            return tuple(
+                RuntimeState(queue, runtime_id, session, tuple(types), *rest)
+                for queue, runtime_id, session, types, *rest in await fetch(
+                    "queries/runtimes", {"queues": _texts(queues)}
+                )
+            )
+
+        return await self._snapped(read)
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         rows = await self._rows("queries/command", {"id": storable(command_id)})
@@ -295,14 +308,36 @@ class Reads:
         self, queue: str, job_type: str, version: int | None = None
     ) -> TemplateVersion | None:
         """The newest where no version is named."""
-        values = {"queue": storable(queue), "type": storable(job_type), "version": version}
-        rows = await self._rows("queries/template", values)
-        return _template(rows[0]) if rows else None
+        return await operator_reads.template(self._rows, queue, job_type, version)
 
-    async def templates(self, queues: Sequence[str] = ()) -> tuple[TemplateVersion, ...]:
-        """The newest of each."""
-        rows = await self._rows("queries/templates", {"queues": _texts(queues)})
-        return tuple(found for row in rows if (found := _template(row)))
+    async def templates(
+        self, queues: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Rows[TemplateVersion]:
+        """The newest of each, by queue and type."""
+        return await self._snapped(lambda fetch: operator_reads.templates(fetch, queues, types))
+
+    async def schedule(self, queue: str, name: str) -> ScheduleState | None:
+        found = await operator_reads.schedules(self._rows, (queue,), name=name)
+        return found[0] if found else None
+
+    async def schedules(
+        self,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+        enabled: bool | None = None,
+    ) -> Rows[ScheduleState]:
+        """By queue and name."""
+        return await self._snapped(
+            lambda fetch: operator_reads.schedules(fetch, queues, types, enabled)
+        )
+
+    async def model(self, name: str) -> ModelState | None:
+        found = await operator_reads.models(self._rows, name)
+        return found[0] if found else None
+
+    async def models(self) -> Rows[ModelState]:
+        """By name."""
+        return await self._snapped(operator_reads.models)
 
     async def operation(self, operation_id: str) -> Operation | None:
         rows = await self._rows("queries/operation", {"id": storable(operation_id)})
@@ -345,6 +380,14 @@ class Reads:
             await connection.set_read_only(True)
             async with connection.transaction():
                 yield connection
+
+    async def _snapped(
+        self, read: Callable[[operator_reads.Fetch], Awaitable[tuple[T, ...]]]
+    ) -> Rows[T]:
+        async with self._snapshot() as connection:
+            items = await read(partial(_fetch, connection))
+            positions = await _fetch(connection, "queries/positions", {})
+        return Rows(items, dict(positions))
 
     async def _rows(self, name: LiteralString, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         async with self._connection() as connection:
@@ -444,20 +487,6 @@ def _folded(job: Job | None, logical: Logical) -> Job | None:
         case _:
             after = evolve(job, event, at)  # type: ignore[arg-type]
     return job if isinstance(after, Misfit) else after
-
-
-def _queue(row: tuple[Any, ...]) -> QueueState:
-    name, partition, *counts, oldest, offset = row
-    return QueueState(name, partition, dict(zip(STATUSES, counts, strict=True)), oldest, offset)
-
-
-def _template(row: tuple[Any, ...]) -> TemplateVersion | None:
-    queue, job_type, version, content, put_at, by = row
-    try:
-        template = msgspec.json.decode(content, type=Template)
-    except msgspec.DecodeError:
-        return None  # Of a later version's form.
-    return TemplateVersion(queue, job_type, version, template, put_at, by)
 
 
 # --- Filters and cursors -------------------------------------------------------------------------

@@ -204,12 +204,19 @@ def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str:
 
 
 def content_digest(request: RequestJob) -> str:
-    """Over all that the request asks for, its payload as RFC 8785 bytes."""
+    """Over all that the request asks for, its payload as RFC 8785 bytes. Sealed headers look
+    different each time, and the token in them may be a fresher one: they are no part of it."""
     payload_hash = request.payload_hash
     if payload_hash is None:
         payload = EMPTY if request.payload is UNSET else request.payload
         payload_hash = sha256_hex(msgspec.json.decode(payload))
-    asked = replace(request, idempotency_key=None, payload=UNSET, payload_hash=payload_hash)
+    asked = replace(
+        request,
+        idempotency_key=None,
+        payload=UNSET,
+        payload_hash=payload_hash,
+        forward_headers=None,
+    )
     return _digest(asked)
 
 
