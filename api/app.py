@@ -13,14 +13,19 @@ from starlette.responses import Response
 
 from api import (
     attempts,
+    collecting,
     commands,
     documentation,
     health,
     jobs,
+    models,
     openapi,
     operations,
+    owners,
     queues,
     runtimes,
+    schedules,
+    templates,
 )
 from api.claims import Claims
 from api.clock import wall_clock
@@ -37,10 +42,15 @@ from projections.reads import Reads, open_reads
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,
+    *collecting.OPERATIONS,
     *operations.OPERATIONS,
     *attempts.OPERATIONS,
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
+    *templates.OPERATIONS,
+    *schedules.OPERATIONS,
+    *models.OPERATIONS,
+    *owners.OPERATIONS,
     *commands.OPERATIONS,
     *health.OPERATIONS,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -28,6 +30,8 @@ TENANT_DEFAULT = "default"
 
 def put(partition: Partition, command: PutModel) -> Decision:
     """Without a key the one before it is kept. Equal content makes no news."""
+    if wrong := _wrong_address(command.model.base_url):
+        return Rejected(Rejection.VALIDATION_FAILED, wrong, pointer="/base_url")
     queue = partition.queues.get(MODELS_QUEUE)
     before = None if queue is None else queue.models.get(command.name)
     model = command.model
@@ -73,6 +77,20 @@ def template_of(model: Model) -> Template:
         failed_ttl_seconds=model.failed_ttl_seconds,
         limits=limits,
     )
+
+
+def _wrong_address(base_url: str) -> str:
+    """Empty: nothing is. Whether it may be called is the guard's to say, when it is."""
+    try:
+        url = urlsplit(base_url)
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:
+        return "no address"
+    if url.scheme not in ("http", "https") or not has_host:
+        return "no address: http://host/… or https://host/…"
+    if "@" in url.netloc:
+        return "a password does not belong into an address; give it as api_key"
+    return "a base ends before ? and #" if url.query or url.fragment else ""
 
 
 def retry_of(model: Model) -> RetryAsk:
