@@ -16,12 +16,14 @@ from api import (
     collecting,
     commands,
     documentation,
+    event_streams,
     health,
     jobs,
     models,
     openapi,
     operations,
     owners,
+    progress_sockets,
     queues,
     runtimes,
     schedules,
@@ -30,6 +32,7 @@ from api import (
 from api.claims import Claims
 from api.clock import wall_clock
 from api.gateway import opened
+from api.live import opened_live
 from api.metrics import Metrics
 from api.operation import Answer, Ask, Operation, Principal, Services
 from api.positions import Seen
@@ -52,6 +55,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *models.OPERATIONS,
     *owners.OPERATIONS,
     *commands.OPERATIONS,
+    *event_streams.OPERATIONS,
     *health.OPERATIONS,
 )
 """Every route, in the order of the documentation."""
@@ -111,24 +115,33 @@ def create_app(
                 return partition_of(queue, settings.partitions)
 
             claims = Claims(gateway, partition)
-            app.state.services = Services(
-                settings=settings,
-                wire=ports.wire,
-                gateway=gateway,
-                claims=claims,
-                reads=ports.reads,
-                seen=seen,
+            async with opened_live(
+                ports.reads,
+                partitions=settings.partitions,
+                partition_of=partition,
+                listeners_max=settings.listeners_max,
                 metrics=metrics,
-                principal=principal,
-                now=now,
-            )
-            try:
-                yield
-            finally:
-                await claims.close()
+            ) as live:
+                metrics.watch_listeners(lambda: live.listening)
+                app.state.services = Services(
+                    settings=settings,
+                    wire=ports.wire,
+                    gateway=gateway,
+                    claims=claims,
+                    reads=ports.reads,
+                    live=live,
+                    seen=seen,
+                    metrics=metrics,
+                    principal=principal,
+                    now=now,
+                )
+                try:
+                    yield
+                finally:
+                    await claims.close()
 
     app = Starlette(
-        routes=routes_of((*OPERATIONS, *_SELF_DESCRIPTION)),
+        routes=[*progress_sockets.ROUTES, *routes_of((*OPERATIONS, *_SELF_DESCRIPTION))],
         exception_handlers={404: no_route},
         lifespan=lifespan,
     )
