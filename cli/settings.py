@@ -173,12 +173,12 @@ class Settings(BaseSettings):
         """Raises `SettingsError` for what is no key ring; the message quotes none of it."""
         if self.sealing_keys is None:
             return None
-        from ledger.sealing.keyring import KeyringInvalid, parsed, read
+        from ledger.sealing.keyring import KeyringInvalid, keyring_from, read_keyring
 
         said = self.sealing_keys.get_secret_value()
         is_text = ":" in said or said.lstrip().startswith("[")
         try:
-            return parsed(said) if is_text else read(Path(said))
+            return keyring_from(said) if is_text else read_keyring(Path(said))
         except KeyringInvalid as error:
             raise SettingsError(f"{PREFIX}SEALING_KEYS: {error}") from None
 

@@ -11,7 +11,7 @@ import pytest
 
 from api.app import create_app
 from api.settings import Settings
-from ledger.sealing.keyring import generate_key, parsed
+from ledger.sealing.keyring import generate_key, keyring_from
 from projections.schema import migrate
 from tests.services.test_api_end_to_end import PATIENCE_SECONDS, until, worker
 from tests.support.ledger import ledger_on
@@ -30,7 +30,7 @@ async def client(bootstrap: str, topic_prefix: str, dsn: str) -> AsyncIterator[h
             partitions=ledger.partitions,
             decision_seconds=PATIENCE_SECONDS,
             view_seconds=PATIENCE_SECONDS,
-            keyring=parsed(f"test:{generate_key()}"),
+            keyring=keyring_from(f"test:{generate_key()}"),
         )
         app = create_app(settings)
         async with (

@@ -50,7 +50,7 @@ from ledger.log.errors import LogUnavailable, RecordTooLarge
 from ledger.log.inbox import OwnerChanged
 from ledger.log.partitions import partition_of
 from ledger.log.replies import Reply
-from ledger.sealing.keyring import generate_key, parsed
+from ledger.sealing.keyring import generate_key, keyring_from
 from processors.owner import answers
 from projections.answers import (
     Attempt,
@@ -79,7 +79,7 @@ from tests.unit.api.operators_view import OPERATORS, OperatorsView, Said
 T = TypeVar("T")
 
 PARTITIONS = 4
-KEYRING = parsed(f"test:{generate_key()}")
+KEYRING = keyring_from(f"test:{generate_key()}")
 BEGIN = Micros(1_800_000_000 * SECOND)
 ALL_STATUSES = (
     "pending",

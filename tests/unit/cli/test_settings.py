@@ -11,7 +11,7 @@ from cli.settings import SettingsError, load_settings, source_of
 from ledger.domain.partition import Bounds
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
-from ledger.sealing.keyring import generate_key, read
+from ledger.sealing.keyring import generate_key, read_keyring
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_local_ledger_keeps_its_own_key(tmp_path: Path) -> None:
     first = place.read_text()
 
     assert own_keys(tmp_path).read_text() == first
-    assert read(place).key_ids == ("dev",)
+    assert read_keyring(place).key_ids == ("dev",)
     assert place.stat().st_mode & 0o077 == 0
 
 
