@@ -127,8 +127,9 @@ class Limits:
             if not holders:
                 del self.holders[key]
         freed: list[Waiting] = []
-        # Also where a job ends that had been told to take its place again, and did not.
-        if after.end is not None or not has:
+        # Also where one that had been told to take its place again did not: it ended, is cancelled
+        # or, in a flow, is done anew from before it.
+        if after.end is not None or not has or after.request.flow is not None:
             for key in keys:
                 freed += self._free(key)
         if after.end is not None:
