@@ -135,7 +135,7 @@ def status(job: Job) -> Status:
         return job.end
     if job.cancel is not None:
         return Status.CANCELLING
-    if len(job.steps) == 1:
+    if job.request.flow is None:
         return status_of(job.steps[0].phase)
     found = {status_of(step.phase) for step in job.steps}
     for where in (Status.RUNNING, Status.LEASED, Status.WAITING):

@@ -556,7 +556,7 @@ def _step(job: Job, name: StepName) -> Step | None:
 def _is_pending(job: Job) -> bool:
     if job.end is not None or job.cancel is not None:
         return False
-    if len(job.steps) == 1:
+    if job.request.flow is None:
         return type(job.steps[0].phase) is Pending
     return status(job) is Status.PENDING
 

@@ -44,11 +44,9 @@ from ledger.domain.decide import Decided, Decision, decide
 from ledger.domain.digest import digest, folded
 from ledger.domain.events import JobRequested
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
-from ledger.domain.job import quoted_step, worker_type_of
+from ledger.domain.job import quoted_step, status, worker_type_of
 from ledger.domain.job_view import job_json
-from ledger.domain.leases import INLINE_BYTES_MAX
 from ledger.domain.partition import Bounds
-from ledger.domain.rejections import Rejected
 from ledger.domain.sizes import size_of
 from ledger.domain.steps import Pending, held_lease
 from tests.property.test_rules import AFTER_SUCCESS, reported
@@ -310,6 +308,8 @@ class Flows(RuleBasedStateMachine):
         assert partition.open_bytes == sum(map(size_of, partition.jobs.values()))
         assert partition.closed.bytes == sum(map(size_of, partition.closed.values()))
         assert partition.misfits == 0
+        waiting = [job for job in partition.jobs.values() if status(job) == "pending"]
+        assert partition.queue(QUEUE).pending == len(waiting)
 
     @invariant()
     def who_can_be_leased_is_who_is_found(self) -> None:
