@@ -28,10 +28,11 @@ from ledger.domain.commands import (
 )
 from ledger.domain.decide import Decided, decide
 from ledger.domain.events import Event, Ref
+from ledger.domain.flows import inputs_of
 from ledger.domain.ids import Fence, RuntimeId, StepName
-from ledger.domain.job import Job, status_of
+from ledger.domain.job import Job, Result, status_of
 from ledger.domain.rejections import Rejected
-from ledger.domain.steps import Step, current_lease
+from ledger.domain.steps import Part, Step, current_lease
 from tests.support.builders import ADA, QUEUE
 from tests.support.given import Given, Owner
 
@@ -154,6 +155,24 @@ class Run(Given):
     @property
     def statuses(self) -> dict[str, str]:
         return {step.name: str(status_of(step.phase)) for step in self.job.steps}
+
+    @property
+    def result(self) -> Result:
+        assert self.job.result is not None
+        return self.job.result
+
+    def part(self, name: str) -> Part:
+        part = self.step(name).part
+        assert part is not None
+        return part
+
+    def inputs(self, name: str) -> dict[str, bytes]:
+        return {need: bytes(raw) for need, raw in inputs_of(self.job, self.step(name))[0].items()}
+
+    def ready(self, *types: str) -> list[str]:
+        """Names of its steps that a runtime of these types may have now."""
+        found = self.owner.partition.best(QUEUE, types or (TYPE,), 1_000, self.now)
+        return [step.name for job, step in found if job.id == self.id]
 
     def step(self, name: str) -> Step:
         return next(step for step in self.job.steps if step.name == name)

@@ -8,7 +8,6 @@ from msgspec import Raw
 from ledger.domain.commands import SubmitResult
 from ledger.domain.failures import SUCCESS_NOT_MET
 from ledger.domain.flows import inputs_of
-from ledger.domain.ids import StepName
 from ledger.domain.job import status
 from ledger.domain.job_view import job_view
 from tests.support.flows import Run, back, linear, ref, step, tries
@@ -46,7 +45,7 @@ def test_steps_stand_behind_what_they_need_however_they_were_written() -> None:
 def test_a_flow_that_is_put_off_begins_at_its_time() -> None:
     run = Run(linear("a"), linear("b"), asked={"delay_seconds": 5.0})
     assert job_view(run.job).ready_at == "2026-03-01T12:00:05.000Z"
-    assert run.owner.partition.next_ready(run.job.request.queue, ("story",)) is None
+    assert run.ready() == []
     run.after(5)
     assert run.finish("a") == ["step_succeeded a", "step_queued b"]
 
@@ -59,9 +58,7 @@ def test_a_step_is_given_the_outputs_of_those_that_it_needs() -> None:
         "b",
         b"null",
     )
-    inputs, refs = inputs_of(run.job, run.step("d"))
-    assert {name: bytes(raw) for name, raw in inputs.items()} == {"c": b"[2]", "b": b"null"}
-    assert refs == {}
+    assert run.inputs("d") == {"c": b"[2]", "b": b"null"}
 
 
 # --- Conditions ----------------------------------------------------------------------------------
@@ -92,7 +89,7 @@ def test_a_step_behind_a_skipped_one_runs() -> None:
     run = Run(step("a"), step("b", "a", when="payload.x == 1"), step("c", "a"), step("d", "b", "c"))
     assert run.finish("a") == ["step_succeeded a", "step_skipped b condition", "step_queued c"]
     assert run.finish("c") == ["step_succeeded c", "step_queued d"]
-    assert bytes(inputs_of(run.job, run.step("d"))[0][StepName("b")]) == b"null"
+    assert run.inputs("d")["b"] == b"null"
 
 
 def test_unless_all_that_it_needs_were_skipped() -> None:
@@ -128,7 +125,7 @@ DEGRADES = back(then="degrade")
 def test_a_step_behind_a_degraded_one_runs_with_null_for_it() -> None:
     run = Run(linear("a", on_fail=DEGRADES), linear("b"))
     assert run.fail("a") == ["attempt_failed a BROKEN", "step_degraded a", "step_queued b"]
-    assert bytes(inputs_of(run.job, run.step("b"))[0][StepName("a")]) == b"null"
+    assert run.inputs("b")["a"] == b"null"
     assert run.finish("b") == ["step_succeeded b", "succeeded b"]
 
 

@@ -26,7 +26,7 @@ def test_a_step_is_tried_again_by_itself_after_its_backoff() -> None:
     run = Run(linear("a"), linear("b", retry=tries(3, 2, 7)))
     run.finish("a")
     assert run.fail("b") == ["attempt_failed b BROKEN", "retry_scheduled b"]
-    assert run.owner.partition.next_ready(run.job.request.queue, ("story",)) is None
+    assert run.ready() == []
     run.after(2)
     assert run.fail("b") == ["attempt_failed b BROKEN", "retry_scheduled b"]
     assert job_view(run.job).ready_at == "2026-03-01T12:00:09.000Z"
@@ -171,8 +171,8 @@ def test_the_flow_is_done_again_from_its_start_and_nothing_is_kept() -> None:
     run.finish("a")
     assert run.fail("b") == ["attempt_failed b BROKEN", "pass_restarted 2", "step_queued a"]
     assert run.statuses == {"a": "pending", "b": "pending"}
-    assert run.step("a").part.output is None  # type: ignore[union-attr]
-    assert run.owner.partition.next_ready(run.job.request.queue, ("story",)) is None
+    assert run.part("a").output is None
+    assert run.ready() == []
     run.after(5)
     run.finish("a")
     assert run.finish("b") == ["step_succeeded b", "succeeded b"]
@@ -189,7 +189,7 @@ def test_nothing_of_a_new_pass_begins_before_its_backoff() -> None:
     run.finish("a")
     run.fail("b")
     assert job_view(run.job).ready_at == "2026-03-01T12:00:05.000Z"
-    assert run.owner.partition.best(run.job.request.queue, ("story",), 9, run.now) == []
+    assert run.ready() == []
 
 
 def test_not_even_what_stands_behind_a_step_that_is_skipped() -> None:
@@ -207,7 +207,7 @@ def test_not_even_what_stands_behind_a_step_that_is_skipped() -> None:
         "step_queued b",
         "step_queued d",
     ]
-    assert run.owner.partition.best(run.job.request.queue, ("story",), 9, run.now) == []
+    assert run.ready() == []
     skips = Run(step("a", when="payload.x == 1"), step("b"), step("c", "b", "a"), retry=tries(2, 5))
     skips.finish("b")
     assert skips.fail("c")[1:] == ["pass_restarted 2", "step_skipped a condition", "step_queued b"]
