@@ -202,9 +202,10 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
 
 
 def _say(partition: Partition, job: Job, word: Word, at: Micros, order: int) -> leases.Decision:
-    if isinstance(word, SubmitResult | ReportedResult):
-        if refused := _wrong_output(partition, job, word):
-            return refused
+    if isinstance(word, SubmitResult | ReportedResult) and (
+        refused := _wrong_output(partition, job, word)
+    ):
+        return refused
     return leases.say(job, word, at, order)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,6 +54,23 @@ def test_a_run_keeps_the_flow_that_it_began_with() -> None:
     run = Run(linear("a"), linear("b"))
     run.say(PutTemplate(QUEUE, "story", template(linear("other"))))
     assert run.finish("a") == ["step_succeeded a", "step_queued b"]
+
+
+def test_the_example_of_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "flows.md").read_text(encoding="utf-8")
+    body = page.split("```json\n")[1].split("```")[0].split("\n", 1)[1]
+    example = msgspec.json.decode(body, type=Template)
+    decided = given().when(PutTemplate(QUEUE, "story", example)).decided()
+    assert decided.template_version == 1
+    run = Run(*example.steps, retry=example.retry)
+    run.finish("plan", b'{"pages":[1,2]}')
+    for _ in range(4):
+        run.finish("draw[0]")
+        run.finish("draw[1]")
+        run.finish("bind")
+        run.fail("check", "TOO_DULL")
+    assert run.result.attempt == 1
+    assert run.job.degraded
 
 
 # --- What is refused -----------------------------------------------------------------------------

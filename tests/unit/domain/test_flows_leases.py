@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ledger.domain.commands import (
@@ -226,7 +228,7 @@ def test_but_not_those_that_the_report_makes_void() -> None:
 
 
 # --- Limits --------------------------------------------------------------------------------------
-LIMITED = {"limits": (Limit(("/type",), 2),)}
+LIMITED: dict[str, Any] = {"limits": (Limit(("/type",), 2),)}
 
 
 def test_a_limit_counts_the_leases_of_all_steps() -> None:
