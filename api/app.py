@@ -13,18 +13,26 @@ from starlette.responses import Response
 
 from api import (
     attempts,
+    collecting,
     commands,
     documentation,
+    event_streams,
     health,
     jobs,
+    models,
     openapi,
     operations,
+    owners,
+    progress_sockets,
     queues,
     runtimes,
+    schedules,
+    templates,
 )
 from api.claims import Claims
 from api.clock import wall_clock
 from api.gateway import opened
+from api.live import opened_live
 from api.metrics import Metrics
 from api.operation import Answer, Ask, Operation, Principal, Services
 from api.positions import Seen
@@ -37,11 +45,17 @@ from projections.reads import Reads, open_reads
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,
+    *collecting.OPERATIONS,
     *operations.OPERATIONS,
     *attempts.OPERATIONS,
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
+    *templates.OPERATIONS,
+    *schedules.OPERATIONS,
+    *models.OPERATIONS,
+    *owners.OPERATIONS,
     *commands.OPERATIONS,
+    *event_streams.OPERATIONS,
     *health.OPERATIONS,
 )
 """Every route, in the order of the documentation."""
@@ -101,24 +115,33 @@ def create_app(
                 return partition_of(queue, settings.partitions)
 
             claims = Claims(gateway, partition)
-            app.state.services = Services(
-                settings=settings,
-                wire=ports.wire,
-                gateway=gateway,
-                claims=claims,
-                reads=ports.reads,
-                seen=seen,
+            async with opened_live(
+                ports.reads,
+                partitions=settings.partitions,
+                partition_of=partition,
+                listeners_max=settings.listeners_max,
                 metrics=metrics,
-                principal=principal,
-                now=now,
-            )
-            try:
-                yield
-            finally:
-                await claims.close()
+            ) as live:
+                metrics.watch_listeners(lambda: live.listening)
+                app.state.services = Services(
+                    settings=settings,
+                    wire=ports.wire,
+                    gateway=gateway,
+                    claims=claims,
+                    reads=ports.reads,
+                    live=live,
+                    seen=seen,
+                    metrics=metrics,
+                    principal=principal,
+                    now=now,
+                )
+                try:
+                    yield
+                finally:
+                    await claims.close()
 
     app = Starlette(
-        routes=routes_of((*OPERATIONS, *_SELF_DESCRIPTION)),
+        routes=[*progress_sockets.ROUTES, *routes_of((*OPERATIONS, *_SELF_DESCRIPTION))],
         exception_handlers={404: no_route},
         lifespan=lifespan,
     )

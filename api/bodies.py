@@ -39,6 +39,12 @@ class ObjectRef(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
+ForwardHeaders = Annotated[
+    dict[str, str],
+    Meta(description="Headers for the model; sealed before they are kept, and never shown"),
+]
+
+
 def _body_of(
     command: type[Struct],
     name: str,
@@ -78,6 +84,14 @@ NewJob = _body_of(
     "NewJob",
     "What is absent is the template's to say, else a default.",
     without=("payload_hash", "payload_ref"),
+    other={"forward_headers": ForwardHeaders | None},
+)
+ModelCall = _body_of(
+    RequestJob,
+    "ModelCall",
+    "A job that calls the model; the label `tenant` says on whose account.",
+    without=("type", "queue", "payload_hash", "payload_ref", "template_version"),
+    other={"forward_headers": ForwardHeaders | None},
 )
 Cancellation = _body_of(
     CancelJob, "Cancellation", "Why the job is to end.", without=_OF_PATH_AND_GATEWAY
@@ -134,6 +148,14 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=50)] = 50
 
 
+class Reason(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Text = ""
+
+
+class JobIds(Struct, frozen=True, forbid_unknown_fields=True):
+    ids: Annotated[tuple[Annotated[str, Meta(max_length=128)], ...], Meta(max_length=200)]
+
+
 class BulkCancel(Struct, frozen=True, forbid_unknown_fields=True):
     """Cancels all jobs that meet every given condition, on every queue; one at least."""
 
@@ -158,7 +180,7 @@ class Paging(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     page_size: PageSize | None = None
 
 
-class JobsQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
     type: Annotated[tuple[Type, ...], Meta(max_length=50)] = ()
     status: Annotated[tuple[Status, ...], Meta(max_length=20)] = ()
@@ -170,7 +192,34 @@ class JobsQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
     schedule: Annotated[str, Meta(max_length=100)] | None = None
     created_from: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None = None
     created_to: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None = None
+
+
+class JobsQuery(JobFilters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """With what `Paging` has: a struct has one base."""
+
+    limit: Limit | None = None
+    cursor: Cursor | None = None
+    page: PageNumber | None = None
+    page_size: PageSize | None = None
     order: Literal["-created_at", "created_at", "priority"] = "-created_at"
+
+
+LastEventId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4_096,
+        description="Where to resume, for clients that cannot send the header Last-Event-ID",
+    ),
+]
+
+
+class HistoryQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    last_event_id: LastEventId | None = None
+
+
+class EventsQuery(JobFilters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    last_event_id: LastEventId | None = None
 
 
 class AsOf(Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,6 +234,15 @@ class AsOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RuntimesQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
     queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
+
+
+class TemplatesQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
+    type: Annotated[tuple[Type, ...], Meta(max_length=50)] = ()
+
+
+class SchedulesQuery(TemplatesQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    enabled: bool | None = None
 
 
 class CommandQuery(Struct, frozen=True, forbid_unknown_fields=True):

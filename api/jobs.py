@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET, Raw
 from starlette.responses import Response
 
 from api.answers import job_response, json_response, not_modified, raw_response, stored_response
-from api.bodies import AsOf, Cancellation, JobsQuery, NewJob, Paging, Rerun, fields_of
+from api.bodies import AsOf, Cancellation, HistoryQuery, JobsQuery, NewJob, Rerun, fields_of
 from api.conditions import etag, spares
 from api.decisions import (
     Decided,
@@ -17,11 +19,16 @@ from api.decisions import (
     refuse_if_match,
     unknown_job,
 )
+from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
+from api.filters import filter_of, instant
+from api.idempotency import fresh_id
 from api.input import checked_inline
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
 from api.problems import invalid, refused
+from api.sealing import sealed_headers
+from api.server_sent import MEDIA_TYPE
 from api.views import (
     AcceptedView,
     AttemptList,
@@ -34,15 +41,19 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
-from ledger.domain.ids import Micros, parse_rfc3339
+from ledger.domain.ids import Micros
 from ledger.domain.job_view import JobView, job_view
-from projections.answers import JobFilter, Stored
+from projections.answers import Stored
 
 
 # --- Asked for -----------------------------------------------------------------------------------
 async def request_job(ask: Ask) -> Response:
+    return await request_of(ask, fields_of(ask.body))
+
+
+async def request_of(ask: Ask, fields: dict[str, Any]) -> Response:
+    """`fields` of a `NewJob`, its headers not sealed yet."""
     refuse_if_match(ask)
-    fields = fields_of(ask.body)
     if ask.key is not None:
         if fields["idempotency_key"] not in (None, ask.key):
             raise invalid("/idempotency_key", "differs from the header Idempotency-Key")
@@ -52,11 +63,13 @@ async def request_job(ask: Ask) -> Response:
     if fields["idempotency_key"] is not None:
         assert isinstance(ask.value, dict)
         fields["payload_hash"] = sha256_hex(ask.value.get("payload", {}))
-    decision = await decide(ask, RequestJob(**fields), keyed=False)
-    return await job_answer(ask, decision, _requested)
+    command_id = fresh_id()  # The key is the job's own, and answers for it.
+    fields["forward_headers"] = sealed_headers(ask, fields["forward_headers"], command_id)
+    decision = await decide(ask, RequestJob(**fields), command_id=command_id)
+    return await job_answer(ask, decision, requested)
 
 
-def _requested(decision: Decided, job: bytes | Raw) -> Response:
+def requested(decision: Decided, job: bytes | Raw) -> Response:
     """An earlier job answers for an equal request."""
     deduplicated = decision.is_duplicate or decision.replayed
     return job_response(
@@ -102,7 +115,7 @@ async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
                 ask, job_id, f"the job has no version {version}; its last is {stored.job.version}"
             )
         return before
-    at = _instant("as_of", text)
+    at = instant("as_of", text)
     # Answers show milliseconds: such an instant means the whole of its millisecond.
     at = at if at % 1000 else Micros(at + 999)
     before = await reads.as_of(job_id, at=at)
@@ -111,28 +124,9 @@ async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
     return before
 
 
-def _instant(name: str, text: str) -> Micros:
-    try:
-        return parse_rfc3339(text)
-    except (ValueError, OverflowError):
-        raise invalid(f"/{name}", "no instant as RFC 3339 writes it, with its zone") from None
-
-
 async def list_jobs(ask: Ask) -> Response:
     query: JobsQuery = ask.query
-    since, until = query.created_from, query.created_to
-    where = JobFilter(
-        queues=query.queue,
-        types=query.type,
-        statuses=query.status,
-        labels=query.label,
-        scope=query.scope,
-        error_code=query.error_code,
-        retried_from=query.retried_from,
-        schedule=query.schedule,
-        created_from=None if since is None else _instant("created_from", since),
-        created_to=None if until is None else _instant("created_to", until),
-    )
+    where = filter_of(query)
     wanted = page_of(query)
     reads = ask.services.reads
     if isinstance(wanted, Numbered):
@@ -154,10 +148,15 @@ async def list_jobs(ask: Ask) -> Response:
 
 
 async def read_events(ask: Ask) -> Response:
-    """By `seq`, which counts without a gap: a cursor is the last one seen."""
-    query: Paging = ask.query
+    """By `seq`, which counts without a gap: a cursor is the last one seen, and so is the id of an
+    event in a stream."""
+    query: HistoryQuery = ask.query
     wanted = page_of(query)
+    is_stream = wants_stream(ask.request.headers.get("accept", ""))
+    _refuse_the_others(query, is_stream=is_stream)
     stored = await _found(ask)
+    if is_stream:
+        return job_stream(ask, stored, query.last_event_id)
     if isinstance(wanted, Numbered):
         after, limit = wanted.before, wanted.page_size
     else:
@@ -180,6 +179,15 @@ async def read_events(ask: Ask) -> Response:
         return json_response(numbered, position=history.position, headers=headers)
     cursor = None if history.next_seq is None else str(history.next_seq)
     return json_response(EventList(items, cursor), position=history.position, headers=headers)
+
+
+def _refuse_the_others(query: HistoryQuery, *, is_stream: bool) -> None:
+    """Parameters of a page in a stream, and of a stream in a page."""
+    of_page = ("limit", "cursor", "page", "page_size")
+    for name in of_page if is_stream else ("last_event_id",):
+        if getattr(query, name) is not None:
+            kind = "a page" if is_stream else "a stream (Accept: text/event-stream)"
+            raise invalid(f"/{name}", f"only for {kind}")
 
 
 def _after(cursor: str | None) -> int:
@@ -232,14 +240,16 @@ async def rerun_job(ask: Ask) -> Response:
     if fields["payload"] is not UNSET:
         fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
     command = RerunJob(ask.job_id, **fields, if_version=version)
-    return await job_answer(ask, await decide(ask, command), _created)
+    return await job_answer(ask, await decide(ask, command), created)
 
 
-def _created(decision: Decided, job: bytes | Raw) -> Response:
+def created(decision: Decided, job: bytes | Raw) -> Response:
+    """A new job; or, where equal ones share one, that one."""
     return job_response(
         job,
-        status=201,
+        status=200 if decision.is_duplicate else 201,
         position=decision.position,
+        is_deduplicated=decision.is_duplicate,
         replayed=decision.replayed,
         with_location=True,
     )
@@ -253,7 +263,21 @@ ACCEPTED = Answer(
 )
 JOB = Answer(content=JobView, description="The job", headers=("ETag",))
 NOT_MODIFIED = Answer(content=None, description="The caller has this version", headers=("ETag",))
-_NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
+NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
+EARLIER = Answer(
+    content=JobView,
+    description="An earlier job answers for it (`deduplicated`), as it is now",
+    headers=("Location", "ETag", "Idempotency-Replayed"),
+)
+OF_REQUESTS = (
+    "TEMPLATE_DISABLED",
+    "DUPLICATE_ACTIVE",
+    "NOT_REPEATABLE",
+    "QUEUE_FULL",
+    "COMMAND_EXPIRED",
+    "ENTRY_TOO_LARGE",
+    "VIEW_BEHIND",
+)
 
 OPERATIONS = (
     Operation(
@@ -265,24 +289,8 @@ OPERATIONS = (
         endpoint=request_job,
         body=NewJob,
         is_command=True,
-        answers={
-            200: Answer(
-                content=JobView,
-                description="An earlier job answers for it (`deduplicated`), as it is now",
-                headers=("Location", "ETag", "Idempotency-Replayed"),
-            ),
-            201: _NEW,
-            202: ACCEPTED,
-        },
-        codes=(
-            "PAYLOAD_TOO_LARGE",
-            "TEMPLATE_NOT_FOUND",
-            "TEMPLATE_DISABLED",
-            "DUPLICATE_ACTIVE",
-            "NOT_REPEATABLE",
-            "QUEUE_FULL",
-            "COMMAND_EXPIRED",
-        ),
+        answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
+        codes=(*OF_REQUESTS, "TEMPLATE_NOT_FOUND", "MODEL_NOT_FOUND"),
     ),
     Operation(
         method="GET",
@@ -316,12 +324,19 @@ OPERATIONS = (
         tag="jobs",
         summary="Read a job's whole history, oldest first",
         endpoint=read_events,
-        query=Paging,
+        query=HistoryQuery,
         is_read=True,
+        headers=LAST_EVENT_ID,
         answers={
-            200: Answer(content=EventList | EventPage, description="Events, a page at a time")
+            200: Answer(
+                content=EventList | EventPage,
+                description="Events, a page at a time; or, where the client accepts it, as they "
+                "come until the job has ended",
+                also=(MEDIA_TYPE,),
+            ),
+            204: Answer(content=None, description="The job has ended, and the stream told all"),
         },
-        codes=("JOB_NOT_FOUND",),
+        codes=("JOB_NOT_FOUND", "OVERLOADED"),
     ),
     Operation(
         method="GET",
@@ -370,13 +385,16 @@ OPERATIONS = (
         endpoint=rerun_job,
         body=Rerun,
         is_command=True,
-        answers={201: _NEW, 202: ACCEPTED},
+        answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
         codes=(
             "JOB_NOT_FOUND",
             "JOB_NOT_CLOSED",
             "PAYLOAD_TOO_LARGE",
             "QUEUE_FULL",
             "TEMPLATE_DISABLED",
+            "MODEL_NOT_FOUND",
+            "DUPLICATE_ACTIVE",
+            "NOT_REPEATABLE",
             "VIEW_BEHIND",
         ),
     ),

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api.claims import Claims
 from api.gateway import Gateway
 from api.input import Preference, traceparent_from
+from api.live import Live
 from api.metrics import Metrics
 from api.positions import Seen
 from api.settings import Settings
@@ -36,6 +37,7 @@ class Services:
     claims: Claims
     reads: Reads
     seen: Seen
+    live: Live
     metrics: Metrics
     principal: Principal
     now: Callable[[], Micros]
@@ -111,6 +113,8 @@ class Answer:
     """A struct's type, or a union of some."""
     description: str
     media_type: str = "application/json"
+    also: tuple[str, ...] = ()
+    """Further media types, of texts."""
     headers: tuple[str, ...] = ()
 
 
@@ -135,5 +139,7 @@ class Operation:
     """Sends one, and so takes Idempotency-Key, If-Match and Prefer."""
     is_read: bool = False
     """Answers from the views, and so takes Ledger-Min-Position and Prefer."""
+    unknown: str = ""
+    """The code for a name in the path that nothing of its kind can have."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further request headers, with what each does."""

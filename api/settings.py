@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
+from ledger.sealing.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +25,15 @@ class Settings:
     """Idempotency keys of one tenant say nothing to another."""
     source: str = "ledger.api"
     """`ce_source` of the commands sent."""
+    keyring: Keyring | None = None
+    """What secrets are sealed under; None: requests that have some are refused."""
     connections_max: int = 8
     """To Postgres."""
     decision_seconds: float = 5.0
     """How long a write waits for its decision unless it says otherwise."""
     view_seconds: float = 2.0
     """How long a read waits for the position that it needs unless it says otherwise."""
+    listeners_max: int = 2_000
+    """Event streams and progress sockets that are open at the same time."""
     in_flight_max: int = 10_000
     """Requests that wait for a decision at the same time."""

@@ -179,6 +179,8 @@ def _type_of(hint: Any, parts: list[type[Struct]]) -> str:
         return " or ".join(dict.fromkeys(_type_of(kind, parts) for kind in kinds))
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return f"list of {len(arguments)}: {', '.join(_type_of(a, parts) for a in arguments)}"
     if origin is tuple:
         return f"list of {_type_of(arguments[0], parts)}"
     if origin is dict:

@@ -99,9 +99,41 @@ _BY_NAME: dict[str, Any] = {
     "description": "Ten questions on one topic",
     "retryable": True,
     "labels": {"user": "42"},
+    "inputs": {"outline": Raw(b'{"sections":3}')},
+    "schedule": "nightly",
     "payload": Raw(b'{"topic":"tides"}'),
     "output": Raw(b'{"questions":["What moves the tide?"]}'),
     "details": Raw(b'{"provider":"p1"}'),
+    "name": "draft",
+    "goto": "draft",
+    "to": "draft",
+    "needs": ("draft",),
+    "each": "/draft/pages",
+    "when": "payload.pages > 1",
+    "success_when": "all_steps_succeeded",
+    "progress": (0.0, 20.0),
+    "progress_from": 0.0,
+    "progress_to": 20.0,
+    "worker_type": "quiz_generation",
+    "items": Raw(b'[{"page":1},{"page":2}]'),
+    "concurrency_policy": "reject_same_scope",
+    "dedupe_keys": ("/scope",),
+    "dedupe_digest": "7d" * 16,
+    "max": 3,
+    "depth_max": 10_000,
+    "cron": "0 6 * * *",
+    "timezone": "Europe/Berlin",
+    "base_url": "https://models.example",
+    "route": "/v1/generate",
+    "api_key_header": "X-Api-Key",
+    "api_key": "v1.k1.b2b2.c3c3",
+    "forward_headers": "v1.k1.d4d4.e5e5",
+    "max_concurrency": 4,
+    "user": "42",
+    "project": "tides",
+    "created_at": "2026-01-02T03:04:05.678Z",
+    "lease_since": "2026-01-02T03:04:05.678Z",
+    "lease_expires_at": "2026-01-02T03:05:05.678Z",
     "nonce": "3f2a9c1e5b7d4860",
     "at": NOW,
 }
@@ -145,6 +177,8 @@ def _value(name: str, hint: Any) -> Any:
         return _value(name, next(a for a in arguments if a not in (type(None), UnsetType)))
     if origin is Literal:
         return arguments[0]
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return tuple(_value(name, argument) for argument in arguments)
     if origin is tuple:
         return (_value(name, arguments[0]),)
     if origin is dict:

@@ -233,7 +233,9 @@ class Parts:
         # Which partitions are ours is known once the group was joined.
         joined = self.owner is None or owner.get("joined", bool(owned))
         return {
-            "ready": joined and not errors and all(facts["owner"] for facts in owned),
+            "ready": joined
+            and not errors
+            and all(facts["owner"] and not facts["missing"] for facts in owned),
             "runs": self._only or "owner and projector",
             "loop_delay_seconds": round(self.loop_delay_seconds, 4),
             "lag_seconds": round(max(lags, default=0.0), 3),

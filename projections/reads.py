@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, LiteralString
+from functools import partial
+from typing import Any, Literal, LiteralString, TypeVar
 
 import msgspec
 import orjson
 import psycopg
 import psycopg_pool
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
-from ledger.domain.commands import Template, Where
-from ledger.domain.events import JobRequested, LeasesExtended, Unknown
+from ledger.domain.commands import Where
 from ledger.domain.ids import Micros
-from ledger.domain.job import TERMINAL, Job, Misfit, Status, begin, evolve, extend
+from ledger.domain.job import TERMINAL, Job, Status
+from projections import operator_reads
 from projections.answers import (
     Attempt,
     CommandOutcome,
@@ -31,14 +31,28 @@ from projections.answers import (
     JobFilter,
     Jobs,
     JobsPage,
+    ModelState,
     Operation,
+    QueueHeld,
     QueueState,
+    Rows,
     RuntimeState,
+    ScheduleState,
     Stored,
     TemplateVersion,
 )
 from projections.attempts import attempts_of
-from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request
+from projections.change_feed import (
+    ALL_OF_IT,
+    ChangedJob,
+    Changes,
+    Place,
+    changed_job,
+    changes,
+    folded,
+    history_event,
+)
+from projections.packing import Logical, unpack_groups, unpack_job, unpack_request
 from projections.position_watch import PositionWatch
 from projections.projector import channel
 from projections.schema import SCHEMA, settings_of
@@ -49,6 +63,7 @@ from projections.writing import STATUSES, instant
 Order = Literal["-created_at", "created_at", "priority"]
 Connection = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Connection]
+T = TypeVar("T")
 
 EXACT_MAX = 10_000
 """More matches than this are not counted, but estimated."""
@@ -233,7 +248,7 @@ class Reads:
                 return None
             items: list[HistoryEvent] = []
             async for logical in _history(connection, stored.job, after_seq, limit + 1):
-                items.append(_history_event(logical, stored.partition))
+                items.append(history_event(logical, stored.partition))
                 if len(items) > limit:
                     break
         more = len(items) > limit
@@ -255,7 +270,7 @@ class Reads:
                 late = at is not None and logical.at > at
                 if late or (version is not None and logical.seq > version):
                     break
-                job = _folded(job, logical)
+                job = folded(job, logical)
                 offset = logical.offset
         if job is None or (version is not None and job.version < version):
             return None
@@ -270,22 +285,54 @@ class Reads:
             history = _history(connection, stored.job, 0, HISTORY_ROWS_MAX)
             return attempts_of([logical async for logical in history])
 
+    # --- What changes ----------------------------------------------------------------------------
+    def follow(self, stir: Callable[[int, int], None]) -> None:
+        """From now on `stir` is called with each partition and offset that the views reach, as far
+        as that is heard: positions tell for sure."""
+        self._watch.follow(stir)
+
+    async def changes(self, partition: int, after: Place, until: int, *, rows_max: int) -> Changes:
+        """What happened to jobs after a place, up to an offset that the views have reached. Where
+        that is more than so many rows: up to the end of the flush that holds the last of them."""
+        offset, index = after
+        values = {
+            "partition": partition,
+            "after": offset if index == ALL_OF_IT else offset - 1,
+            "until": until,
+            "many": rows_max,
+        }
+        rows = await self._rows("queries/changes", values)
+        return await changes(rows, partition, after=after, until=until, rows_max=rows_max)
+
+    async def changed_jobs(self, versions: Mapping[str, int]) -> list[ChangedJob]:
+        """Those of the jobs named that have gone on beyond the version named."""
+        wanted = {storable(job_id): version for job_id, version in versions.items()}
+        values = {"ids": list(wanted), "versions": list(wanted.values())}
+        rows = await self._rows("queries/changed_jobs", values)
+        return [changed_job(row, wanted[row[0]]) for row in rows]
+
     # --- What is of no single job ----------------------------------------------------------------
-    async def queue(self, name: str) -> QueueState | None:
-        rows = await self._rows("queries/queues", {"names": [storable(name)]})
-        return _queue(rows[0]) if rows else None
+    async def queue(self, name: str) -> QueueHeld | None:
+        """None: it was never used."""
+        async with self._snapshot() as connection:
+            return await operator_reads.queue_held(partial(_fetch, connection), name)
 
-    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
-        rows = await self._rows("queries/queues", {"names": _texts(names)})
-        return tuple(map(_queue, rows))
+    async def queues(self, names: Sequence[str] = ()) -> Rows[QueueState]:
+        """By name."""
+        return await self._snapped(lambda fetch: operator_reads.queues(fetch, names))
 
-    async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:
+    async def runtimes(self, queues: Sequence[str] = ()) -> Rows[RuntimeState]:
         """Those that live and those that ended within a day of the log's time."""
-        rows = await self._rows("queries/runtimes", {"queues": _texts(queues)})
-        return tuple(
-            RuntimeState(queue, runtime_id, session, tuple(types), *rest)
-            for queue, runtime_id, session, types, *rest in rows
-        )
+
+        async def read(fetch: operator_reads.Fetch) -> tuple[RuntimeState, ...]:
+            return tuple(
+                RuntimeState(queue, runtime_id, session, tuple(types), *rest)
+                for queue, runtime_id, session, types, *rest in await fetch(
+                    "queries/runtimes", {"queues": _texts(queues)}
+                )
+            )
+
+        return await self._snapped(read)
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         rows = await self._rows("queries/command", {"id": storable(command_id)})
@@ -295,14 +342,36 @@ class Reads:
         self, queue: str, job_type: str, version: int | None = None
     ) -> TemplateVersion | None:
         """The newest where no version is named."""
-        values = {"queue": storable(queue), "type": storable(job_type), "version": version}
-        rows = await self._rows("queries/template", values)
-        return _template(rows[0]) if rows else None
+        return await operator_reads.template(self._rows, queue, job_type, version)
 
-    async def templates(self, queues: Sequence[str] = ()) -> tuple[TemplateVersion, ...]:
-        """The newest of each."""
-        rows = await self._rows("queries/templates", {"queues": _texts(queues)})
-        return tuple(found for row in rows if (found := _template(row)))
+    async def templates(
+        self, queues: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Rows[TemplateVersion]:
+        """The newest of each, by queue and type."""
+        return await self._snapped(lambda fetch: operator_reads.templates(fetch, queues, types))
+
+    async def schedule(self, queue: str, name: str) -> ScheduleState | None:
+        found = await operator_reads.schedules(self._rows, (queue,), name=name)
+        return found[0] if found else None
+
+    async def schedules(
+        self,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+        enabled: bool | None = None,
+    ) -> Rows[ScheduleState]:
+        """By queue and name."""
+        return await self._snapped(
+            lambda fetch: operator_reads.schedules(fetch, queues, types, enabled)
+        )
+
+    async def model(self, name: str) -> ModelState | None:
+        found = await operator_reads.models(self._rows, name)
+        return found[0] if found else None
+
+    async def models(self) -> Rows[ModelState]:
+        """By name."""
+        return await self._snapped(operator_reads.models)
 
     async def operation(self, operation_id: str) -> Operation | None:
         rows = await self._rows("queries/operation", {"id": storable(operation_id)})
@@ -346,6 +415,14 @@ class Reads:
             async with connection.transaction():
                 yield connection
 
+    async def _snapped(
+        self, read: Callable[[operator_reads.Fetch], Awaitable[tuple[T, ...]]]
+    ) -> Rows[T]:
+        async with self._snapshot() as connection:
+            items = await read(partial(_fetch, connection))
+            positions = await _fetch(connection, "queries/positions", {})
+        return Rows(items, dict(positions))
+
     async def _rows(self, name: LiteralString, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         async with self._connection() as connection:
             return await _fetch(connection, name, values)
@@ -372,7 +449,12 @@ async def _fetch(
     return await cursor.fetchall()
 
 
-_PLANNED_EACH_TIME = ("queries/jobs_", "queries/open_jobs_", "queries/count_matching")
+_PLANNED_EACH_TIME = (
+    "queries/jobs_",
+    "queries/open_jobs_",
+    "queries/count_matching",
+    "queries/changes",
+)
 
 
 # --- Rows to types -------------------------------------------------------------------------------
@@ -410,54 +492,6 @@ async def _history(
                     yield logical
         if len(rows) < many:
             return
-
-
-def _history_event(logical: Logical, partition: int) -> HistoryEvent:
-    event = logical.event
-    return HistoryEvent(
-        seq=logical.seq,
-        type=event.type if isinstance(event, Unknown) else event.TYPE,
-        at=logical.at,
-        actor=logical.actor,
-        cause=logical.cause,
-        correlation=logical.correlation,
-        data=json_of(event),
-        partition=partition,
-        offset=logical.offset,
-        hash=logical.hash.hex(),
-    )
-
-
-def _folded(job: Job | None, logical: Logical) -> Job | None:
-    """One event later. What a history holds did fit when it was written."""
-    event, at = logical.event, logical.at
-    after: Job | Misfit | None
-    match event:
-        case JobRequested():
-            after = begin(event, at)
-        case _ if job is None:
-            return None
-        case Unknown():
-            after = replace(job, opaque=job.opaque + 1, version=job.version + 1)
-        case LeasesExtended():
-            after = extend(job, event.leases[0])
-        case _:
-            after = evolve(job, event, at)  # type: ignore[arg-type]
-    return job if isinstance(after, Misfit) else after
-
-
-def _queue(row: tuple[Any, ...]) -> QueueState:
-    name, partition, *counts, oldest, offset = row
-    return QueueState(name, partition, dict(zip(STATUSES, counts, strict=True)), oldest, offset)
-
-
-def _template(row: tuple[Any, ...]) -> TemplateVersion | None:
-    queue, job_type, version, content, put_at, by = row
-    try:
-        template = msgspec.json.decode(content, type=Template)
-    except msgspec.DecodeError:
-        return None  # Of a later version's form.
-    return TemplateVersion(queue, job_type, version, template, put_at, by)
 
 
 # --- Filters and cursors -------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ledger.domain import bulk
+from ledger.domain import bulk, models
 from ledger.domain.cancel import cancel
 from ledger.domain.commands import Asked, RequestJob, RerunJob
 from ledger.domain.concurrency import POLICIES, Alone, Shared
@@ -20,7 +20,7 @@ from ledger.domain.events import (
     decoded,
 )
 from ledger.domain.flows import carry, follow
-from ledger.domain.ids import MODELS_QUEUE, SECOND, JobId, Micros, QueueName, new_job_id
+from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
 from ledger.domain.job import begin, status
 from ledger.domain.leases import refuse_other_version
 from ledger.domain.partition import Partition
@@ -42,6 +42,7 @@ def admit(
 ) -> Decision:
     """A key that came before answers first, whatever has become of the template since. `born`: the
     instant in the job's id, if it is another one."""
+    request = models.with_tenant(request)
     queue = partition.queues.get(request.queue)
     newest = queue.template(request.type) if queue is not None else None
     version = request.template_version
@@ -68,7 +69,8 @@ def admit(
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    if refused := _closed(partition, request.queue, request.type, newest):
+    unknown = models.refuse_unknown(partition, request.queue, request.type)
+    if refused := unknown or _closed(newest):
         return refused
     event = resolve(
         request,
@@ -85,11 +87,8 @@ def admit(
     if key is not None and partition.job(event.job_id) is not None:
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
-    decided = _beside_its_equals(partition, event, newest, asked, at)
-    if isinstance(decided, Decided) and not decided.deduplicated:
-        withdrawn = _withdrawn(partition, event, asked.offset)
-        return replace(decided, events=decided.events + withdrawn)
-    return decided
+    withdrawn = _withdrawn(partition, event, asked.offset)
+    return _beside_its_equals(partition, event, newest, asked, at, withdrawn=withdrawn)
 
 
 def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros) -> Decision:
@@ -115,7 +114,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return too_old
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
-    if refused := _closed(partition, original.queue, original.type, newest):
+    unknown = models.refuse_unknown(partition, original.queue, original.type)
+    if refused := unknown or _closed(newest):
         return refused
     version = original.template_version
     pinned = queue.template(original.type, version) if queue is not None and version else None
@@ -124,13 +124,13 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
     if isinstance(event, Rejected):
         return event
     carried: tuple[JobEvent, ...] = ()
-    if command.from_failed:
+    if command.from_failed and original.flow is not None:
         if job is None:
             return Rejected(
                 Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id
             )
         carried = carry(job, event.job_id)
-    return _beside_its_equals(partition, event, newest, asked, at, carried)
+    return _beside_its_equals(partition, event, newest, asked, at, carried=carried)
 
 
 def _beside_its_equals(
@@ -139,10 +139,12 @@ def _beside_its_equals(
     newest: Pinned | None,
     asked: Asked,
     at: Micros,
+    *,
     carried: tuple[JobEvent, ...] = (),
+    withdrawn: tuple[Event, ...] = (),
 ) -> Decision:
     """The job, first in its entry, with the cancels of those whose place it takes; or another one
-    in its place. Whoever adds none needs no room for it."""
+    in its place. Whoever adds none needs no room for it. `withdrawn`: how it ends at once."""
     verdict = _verdict(partition, event, newest)
     if isinstance(verdict, Rejected):
         return verdict
@@ -154,7 +156,9 @@ def _beside_its_equals(
     leaving = sum(isinstance(one, JobCancelled) for one in replaced)
     if full := _full(partition, event.queue, leaving):
         return full
-    begun = follow(begin(event, at), carried, at, event.order)
+    begun = withdrawn
+    if event.flow is not None and not withdrawn:
+        begun = follow(begin(event, at), carried, at, event.order)
     return Decided((event, *begun, *replaced), event.job_id)
 
 
@@ -239,15 +243,7 @@ def expired(asked: Asked, window_us: int) -> Rejected | None:
     )
 
 
-def _closed(
-    partition: Partition, queue: QueueName, job_type: str, newest: Pinned | None
-) -> Rejected | None:
-    if queue == MODELS_QUEUE:
-        its = partition.queues.get(queue)
-        if its is None or job_type not in its.models:
-            return Rejected(
-                Rejection.MODEL_NOT_FOUND, f"there is no model {job_type}", pointer="/type"
-            )
+def _closed(newest: Pinned | None) -> Rejected | None:
     if newest is None or newest.template.enabled:
         return None
     return Rejected(Rejection.TEMPLATE_DISABLED, "the type's template is disabled")

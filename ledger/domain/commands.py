@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from ledger.domain.events import Ref
 from ledger.domain.ids import (
     QUEUE_PATTERN,
+    STEP_PATTERN,
     TYPE_PATTERN,
     CommandId,
     Fence,
@@ -49,7 +50,7 @@ Instant = Annotated[datetime, Meta(tz=True)]
 Pointer = Annotated[str, Meta(max_length=256)]
 Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=20)]
 ScheduleName = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
-Step = Annotated[StepName, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$(?!\n)")]
+Step = Annotated[StepName, Meta(pattern=rf"{STEP_PATTERN}(?!\n)")]
 Extract = Annotated[dict[Pointer, Any], Meta(max_length=64)]
 Condition = Annotated[str, Meta(min_length=1, max_length=500)]
 
@@ -65,7 +66,7 @@ class RetryAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     fatal_codes: Annotated[tuple[Code, ...], Meta(max_length=100)] | UnsetType = UNSET
 
 
-class RequestJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RequestJob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The body of `POST /v1/jobs`. What is absent is the template's to say, else a default."""
 
     TYPE: ClassVar[str] = "ledger.job.request.v1"
@@ -398,8 +399,6 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     key: Annotated[tuple[Pointer, ...], Meta(max_length=10)]
     max: Annotated[int, Meta(ge=0, le=1_000_000)]
-    counts_absent: bool = False
-    """What a pointer does not find counts as null. Else such a job is under no limit."""
 
 
 Limits = Annotated[tuple[Limit, ...], Meta(max_length=10)]

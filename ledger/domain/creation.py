@@ -16,7 +16,15 @@ from ledger.domain.events import JobRequested, Labels
 from ledger.domain.failures import Retry
 from ledger.domain.flow_design import flow_of
 from ledger.domain.flow_plan import Flow
-from ledger.domain.ids import INLINE_BYTES_MAX, Micros, QueueName, micros, micros_of, new_job_id
+from ledger.domain.ids import (
+    INLINE_BYTES_MAX,
+    CommandId,
+    Micros,
+    QueueName,
+    micros,
+    micros_of,
+    new_job_id,
+)
 from ledger.domain.pointers import point
 from ledger.domain.rejections import FieldError, Rejected, Rejection
 from ledger.domain.retries import merged_retry
@@ -158,6 +166,7 @@ def resolve(
         schedule,
         UNSET if ask.extract is None else Raw(msgspec.json.encode(ask.extract)),
         ask.forward_headers,
+        None if ask.forward_headers is None else CommandId(seed),
     )
 
 
@@ -223,10 +232,20 @@ def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str:
 def content_digest(request: RequestJob) -> str:
     """Over all that the request asks for, its payload as RFC 8785 bytes."""
     payload_hash = request.payload_hash
+    if payload_hash is None and request.payload_ref is not None:
+        payload_hash = request.payload_ref.sha256
     if payload_hash is None:
         payload = EMPTY if request.payload is UNSET else request.payload
         payload_hash = sha256_hex(msgspec.json.decode(payload))
-    asked = replace(request, idempotency_key=None, payload=UNSET, payload_hash=payload_hash)
+    asked = replace(
+        request,
+        idempotency_key=None,
+        payload=UNSET,
+        payload_hash=payload_hash,
+        payload_ref=None,  # Where it lies: its hash says what it is.
+        extract=None,
+        forward_headers=None,  # Sealed anew each time.
+    )
     return _digest(asked)
 
 

@@ -68,10 +68,9 @@ from ledger.domain.commands import (
 from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
-from ledger.domain.events import Event, InputLost, JobEvent, LeaseGranted, LeasesExtended
-from ledger.domain.flow_plan import base_of
+from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended
 from ledger.domain.flows import sinks_of
-from ledger.domain.ids import LEDGER_QUEUE, JobId, Micros, RuntimeId
+from ledger.domain.ids import JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step
 from ledger.domain.leases import Held, Word
 from ledger.domain.partition import Partition
@@ -82,10 +81,9 @@ from ledger.domain.steps import held_lease
 
 
 def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
-    identity, content = identity_of(asked.command_id)
-    before = partition.outcomes.get(identity)
+    before = decided_before(partition, asked)
     if before is not None:
-        return _again(before, content, asked.command)
+        return before
     command = asked.command
     match command:
         case RequestJob():
@@ -131,7 +129,7 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
         case ConfirmRemoved():
             return removal.end(partition, command)
         case DeclareInputLost():
-            return Decided((InputLost(LEDGER_QUEUE, command.topic, command.first, command.end),))
+            return Decided()  # By `intakes.declare_lost`, which needs to know what is missing.
         case RerunJob():
             return admission.run_again(partition, command, asked, at)
         case _:
@@ -139,6 +137,13 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
             if job is None:
                 return not_found(command.job_id)
             return _of_job(partition, job, command, asked.actor, at)
+
+
+def decided_before(partition: Partition, asked: Asked) -> Decision | None:
+    """None: no command of this id is remembered."""
+    identity, content = identity_of(asked.command_id)
+    before = partition.outcomes.get(identity)
+    return None if before is None else _again(before, content, asked.command)
 
 
 def _again(before: Outcome, content: str, command: Command) -> Decision:
@@ -185,10 +190,12 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, actor, at, command.if_version))
         case LockJob():
+            if refused := _is_paused(partition, job):
+                return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
                 return decision
-            if refused := _kept_from(partition, job):
+            if refused := _is_limited(partition, job):
                 return refused
             granted = tuple(e for e in decision if isinstance(e, LeaseGranted))
             return Decided(decision, job.id, granted)
@@ -222,8 +229,8 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
     flow = job.request.flow
     if flow is not None:
         last = [plan.name for plan in sinks_of(flow)]
-        if step is None or len(last) > 1 or base_of(step.name) != last[0] != step.name:
-            return None
+        if step is None or last != [step.name]:
+            return None  # Of a step over a list the whole list is the result, not what is said now.
     if step is None:
         return None
     output = NULL if word.output is UNSET else word.output
@@ -234,12 +241,17 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
 NULL = Raw(b"null")
 
 
-def _kept_from(partition: Partition, job: Job) -> Rejected | None:
-    """Why nothing of the job may be leased now, whoever asks."""
+def _is_paused(partition: Partition, job: Job) -> Rejected | None:
     queue = partition.queues[job.request.queue]
-    if queue.paused is not None:
-        detail = f"the queue is paused: {queue.paused.reason}"
-        return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+    if job.end is not None or queue.paused is None:
+        return None
+    detail = f"the queue is paused: {queue.paused.reason}"
+    return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+
+
+def _is_limited(partition: Partition, job: Job) -> Rejected | None:
+    """Why a step that is due may not be leased now, whoever asks."""
+    queue = partition.queues[job.request.queue]
     full = queue.limits.full(job) if queue.limits else None
     if full is None:
         return None
@@ -314,8 +326,9 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         told[job_id] = job, decision
         order += 1
     if command.beat is not None:
-        settled = {word.job_id for word in command.reports}
-        events.extend(runtimes.beat(partition, command.beat, at, settled))
+        settled = {(word.job_id, word.fence) for word in command.reports}
+        left = {job_id: leases.replayed(*before, at) for job_id, before in told.items()}
+        events.extend(runtimes.beat(partition, command.beat, at, settled, left))
     return Decided(tuple(events), refused=tuple(refused))
 
 

@@ -274,7 +274,7 @@ class QueueTraces:
     def _keys(self, asked: JobRequested) -> Iterator[Key]:
         for name in ("", asked.type):
             for number, limit in enumerate(self._limits.get((asked.queue, name), ())):
-                value = value_of(asked, limit)
+                value = value_of(asked, limit.key)
                 if value is not None:
                     yield (asked.queue, name, number, value)
 

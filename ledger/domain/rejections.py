@@ -96,7 +96,7 @@ WHEN: dict[Rejection, str] = {
     Rejection.PAYLOAD_TOO_LARGE: "a payload or output is larger than what may lie in the log",
     Rejection.ENTRY_TOO_LARGE: "what the command would record does not fit one entry",
     Rejection.OPERATION_NOT_FOUND: "the ledger knows no operation of that id",
-    Rejection.PRECONDITION_FAILED: "If-Match names another version than the job has",
+    Rejection.PRECONDITION_FAILED: "another state is named (If-Match: a version) than there is",
     Rejection.VIEW_BEHIND: "the facts brought along are older than what happened since",
     Rejection.DUPLICATE_ACTIVE: "an equal job has not ended, and the policy allows one at a time",
     Rejection.NOT_REPEATABLE: "an equal job has succeeded, and the template allows it once",

@@ -9,7 +9,13 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ledger.domain.commands import LockJob, RequestJob, RerunJob, RunSchedule
+from ledger.domain.commands import (
+    DeclareInputLost,
+    LockJob,
+    RequestJob,
+    RerunJob,
+    RunSchedule,
+)
 from ledger.domain.entries import Entry
 from ledger.domain.events import (
     JOB_EVENTS,
@@ -17,6 +23,7 @@ from ledger.domain.events import (
     CommandDuplicated,
     CommandRejected,
     Event,
+    InputLost,
     JobCollected,
     JobErased,
     JobRequested,
@@ -190,7 +197,8 @@ class Outcome(Struct, frozen=True, gc=False):
 
 class Outcomes:
     """Of commands that would not find their outcome in the state itself if they came again: those
-    under an Idempotency-Key, and those whose copy would make a job, or take a lease, once more."""
+    under an Idempotency-Key, those whose copy would make a job, or take a lease, once more, and
+    declarations of what is lost."""
 
     __slots__ = ("_bounds", "_held", "_order")
 
@@ -231,7 +239,13 @@ class Outcomes:
 
 
 _CODES = frozenset(Rejection)
-_ONCE = (RequestJob.TYPE, RerunJob.TYPE, RunSchedule.TYPE, LockJob.TYPE)
+_ONCE = (
+    RequestJob.TYPE,
+    RerunJob.TYPE,
+    RunSchedule.TYPE,
+    LockJob.TYPE,
+    DeclareInputLost.TYPE,
+)
 """Commands whose refused copy might be accepted later."""
 
 
@@ -247,6 +261,9 @@ def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
             return Outcome("", at, job_id)
         case ScheduleFired(manual=True, job_id=job_id) if job_id is not None:
             return Outcome("", at, job_id)
+        case InputLost():
+            # It is read ahead of its turn, and then in its turn.
+            return Outcome("", at)
         case CommandRejected() if first.command_type in _ONCE:
             return _refusal("", first, at)
         case _:

@@ -53,7 +53,7 @@ class Fenced(TermEnded):
 
 
 class TakeOverAgain(TermEnded):
-    """A late copy of this term's own take-over landed: take over again at once."""
+    """A late copy of this term's own take-over landed, or input was declared lost: at once."""
 
 
 class OutcomeUnknown(TermEnded):

@@ -14,9 +14,12 @@ from msgspec import Struct
 from ledger.log.connection import Connection
 from ledger.log.consumers import started, stop
 from ledger.log.errors import LogError, LogUnavailable
+from ledger.log.shares import KeepingAssignor
 from ledger.log.topics import Topics
 
-HEARTBEATS_A_SESSION = 4
+HEARTBEATS_A_SESSION = 20
+"""A member hears of a rebalance with the answer to its next heartbeat, and the group waits until
+all have heard: a partition that changes hands is paused for one such period."""
 JOIN_SESSIONS_MAX = 5
 """A rebalance that takes more sessions than this is stuck: join anew, then give up."""
 
@@ -95,6 +98,7 @@ class Sharing:
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
             heartbeat_interval_ms=session_ms // HEARTBEATS_A_SESSION,
+            partition_assignment_strategy=(KeepingAssignor(),),
         )
         self._consumer = await started(consumer, self._connection)
         self._joining_since = _now()

@@ -8,9 +8,10 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from ledger.domain.commands import Asked, CancelPart, RequestJob
+from ledger.domain.commands import Asked, CancelPart, DeclareInputLost, RequestJob
 from ledger.domain.events import InputQuarantined
 from ledger.domain.ids import LEDGER_QUEUE, QueueName
+from ledger.domain.intakes import Missing
 from ledger.log.command_codec import (
     Misshapen,
     Unreadable,
@@ -20,6 +21,7 @@ from ledger.log.command_codec import (
     topic_of,
 )
 from ledger.log.records import Header, Outgoing, Record
+from processors.owner.gaps import Gaps
 from processors.owner.seams import Seams
 from processors.owner.turn import Turn
 
@@ -38,6 +40,14 @@ class Part(Struct, frozen=True):
     requests_end: int
 
 
+class Lost(Struct, frozen=True):
+    asked: Asked
+    command: DeclareInputLost
+    missing: Missing | None
+    ahead: bool
+    """It lies behind the gap that it speaks of: it is read again, in its turn."""
+
+
 class Misplaced(Struct, frozen=True):
     asked: Asked
     detail: str
@@ -47,12 +57,12 @@ class Quarantine(Struct, frozen=True):
     event: InputQuarantined
 
 
-Input = Asked | Forward | Part | Misplaced | Misshapen | Quarantine
+Input = Asked | Forward | Part | Lost | Misplaced | Misshapen | Quarantine
 Read = list[tuple[int, Input]]
 """(offset, what lies there), in order."""
 
 
-async def read_inputs(seams: Seams, partition: int, records: Sequence[Record]) -> Read:
+async def read_inputs(seams: Seams, partition: int, records: Sequence[Record], gaps: Gaps) -> Read:
     """Raises LogUnavailable where a dead letter or a forwarded request is not acknowledged: nothing
     of these records has been decided then."""
     read: Read = []
@@ -81,7 +91,7 @@ async def read_inputs(seams: Seams, partition: int, records: Sequence[Record]) -
         await seams.outbox.send(seams.topics.dead(records[0].topic), partition, dead)
     for target, outgoing in forwards.items():
         await seams.outbox.send(seams.topics.requests, target, outgoing)
-    return await _with_ends(seams, partition, read)
+    return await _with_facts(seams, partition, read, gaps)
 
 
 def decide_inputs(turn: Turn, commands: Read, requests: Read) -> None:
@@ -102,6 +112,8 @@ def _decide(turn: Turn, found: Input, commands: int, requests: int) -> None:
             turn.forwarded(found.asked, found.queue, found.partition)
         case Part():
             turn.read_part(found.asked, found.command, found.requests_end)
+        case Lost():
+            turn.read_lost(found.asked, found.command, found.missing, ahead=found.ahead)
         case Misplaced():
             turn.misplaced(found.asked, found.detail, commands=commands, requests=requests)
         case Misshapen():
@@ -110,17 +122,26 @@ def _decide(turn: Turn, found: Input, commands: int, requests: int) -> None:
             turn.quarantined(found.event, commands=commands, requests=requests)
 
 
-async def _with_ends(seams: Seams, partition: int, read: Read) -> Read:
-    """A part of a bulk operation covers the requests that are there now, after it was read."""
-    if not any(isinstance(f, Asked) and isinstance(f.command, CancelPart) for _, f in read):
+async def _with_facts(seams: Seams, partition: int, read: Read, gaps: Gaps) -> Read:
+    """What the log is asked for a command, after that was read: where the requests end that a part
+    of a bulk operation covers, what is missing of an intake."""
+    if not any(isinstance(f, Asked) and type(f.command) in _NEED_FACTS for _, f in read):
         return read
     end = await seams.offsets.end(seams.topics.requests, partition)
-    return [
-        (offset, Part(found, found.command, end))
-        if isinstance(found, Asked) and isinstance(found.command, CancelPart)
-        else (offset, found)
-        for offset, found in read
-    ]
+    found: Read = []
+    for offset, each in read:
+        match each:
+            case Asked(command=CancelPart() as command):
+                found.append((offset, Part(each, command, end)))
+            case Asked(command=DeclareInputLost() as command):
+                missing = await gaps.missing(command.topic)
+                found.append((offset, Lost(each, command, missing, gaps.in_commands)))
+            case _:
+                found.append((offset, each))
+    return found
+
+
+_NEED_FACTS = (CancelPart, DeclareInputLost)
 
 
 def _partition_of(asked: Asked, count: int) -> int:

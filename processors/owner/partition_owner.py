@@ -21,6 +21,7 @@ from ledger.log.effective import Effective
 from ledger.log.errors import Fenced, LogError, LogUnavailable, OutcomeUnknown, TakeOverAgain
 from ledger.log.term import Term
 from processors.owner.credit import Offers
+from processors.owner.gaps import Gap, Gaps
 from processors.owner.inputs import Read, decide_inputs, read_inputs
 from processors.owner.release import Batches, Release
 from processors.owner.seams import Seams
@@ -60,7 +61,10 @@ class PartitionOwner:
         self.number = number
         self._seams = seams
         self._active = asyncio.Event()
+        self.leaving = asyncio.Event()
+        """Set by `leave`: no further turn begins."""
         self._term: Term | None = None
+        self._office: TermOfOffice | None = None
         self.fenced = 0
         """How often somebody else was found to have taken over."""
         self.takeovers = 0
@@ -78,21 +82,37 @@ class PartitionOwner:
     def resume(self) -> None:
         self._active.set()
 
+    def leave(self) -> None:
+        """`run` ends by itself, once what is under way stands and its effects are sent."""
+        self.leaving.set()
+        self._active.set()
+
+    @property
+    def holds_office(self) -> bool:
+        """It has taken over, and nothing has ended that."""
+        return self._term is not None and not self._term.ended
+
     @property
     def is_owner(self) -> bool:
-        return self._term is not None and not self._term.ended and self._active.is_set()
+        return self.holds_office and self._active.is_set()
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Input that is missing, and not declared lost."""
+        return [] if self._office is None else self._office.gaps.found
 
     # --- Terms -----------------------------------------------------------------------------------
     async def run(self, rejoin: asyncio.Event) -> None:
         """Term after term. Sets `rejoin` when fenced: the assignment is not to be trusted until the
         group, left and joined anew, says it again. Raises what no new term can mend."""
         strikes = 0
-        while True:
-            await self._active.wait()
+        while await self.may_go_on():
             began = asyncio.get_running_loop().time()
             try:
                 await self._one_term()
             except Fenced as error:
+                if self.leaving.is_set():
+                    return  # Whoever has it next has begun already.
                 self.fenced += 1
                 self.last_error = str(error)
                 log.warning("owner.fenced", partition=self.number, reason=str(error))
@@ -111,6 +131,7 @@ class PartitionOwner:
 
     async def _leave(self) -> None:
         term, self._term = self._term, None
+        self._office = None
         self.decided = None
         self._seams.commands.unfollow(self.number)
         self._seams.requests.unfollow(self.number)
@@ -154,10 +175,13 @@ class PartitionOwner:
         seams.feed.follow(self.number)
         seams.commands.follow(self.number, partition.commands)
         seams.requests.follow(self.number, partition.requests)
-        await TermOfOffice(self._seams, self, term, partition).serve()
+        self._office = TermOfOffice(self._seams, self, term, partition)
+        await self._office.serve()
 
-    async def wait_until_active(self) -> None:
+    async def may_go_on(self) -> bool:
+        """Waits out a rebalance. False: leave."""
         await self._active.wait()
+        return not self.leaving.is_set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +200,7 @@ class TermOfOffice:
         self, seams: Seams, owner: PartitionOwner, term: Term, partition: Partition
     ) -> None:
         self._seams = seams
+        self.gaps = Gaps(seams, partition)
         self._owner = owner
         self._term = term
         self._partition = partition
@@ -201,14 +226,14 @@ class TermOfOffice:
     async def serve(self) -> None:
         try:
             await self._announce()
-            while True:
-                await self._owner.wait_until_active()
+            while await self._owner.may_go_on():
                 busy = await self._turn()
                 if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 elif not busy:
                     await self._settle()
                     await self._wait()
+            await self._drain()
         finally:
             under_way = [task for task in (self._sending, self._settling) if task is not None]
             for task in (*self._tasks, *under_way):
@@ -232,11 +257,11 @@ class TermOfOffice:
         """Read, decide, append, prove, release. How many records and timers it dealt with."""
         seams, number = self._seams, self._owner.number
         await self._ask_for_due()
-        commands = seams.commands.take(number, COMMANDS_MAX)
-        requests = seams.requests.take(number, REQUESTS_MAX)
+        commands = await self.gaps.take("commands", COMMANDS_MAX)
+        requests = await self.gaps.take("requests", REQUESTS_MAX)
         reach("owner.after_poll")
-        read_commands = await read_inputs(seams, number, commands) if commands else []
-        read_requests = await read_inputs(seams, number, requests) if requests else []
+        read_commands = await read_inputs(seams, number, commands, self.gaps) if commands else []
+        read_requests = await read_inputs(seams, number, requests, self.gaps) if requests else []
         if self._clock.outruns(self._term.appended_at) and (
             commands or requests or self._soonest_due() <= self._clock.running()
         ):
@@ -259,6 +284,10 @@ class TermOfOffice:
         if not turn.entries:
             await self._settle()
         self._owner.turns += 1
+        if turn.input_lost:
+            await self._drain()
+            # A new term reads on behind the gap, and takes nobody's silence in it for silence.
+            raise TakeOverAgain("input was declared lost")
         return len(commands) + len(requests) + fired + len(turn.entries)
 
     async def _settle(self) -> None:
@@ -266,6 +295,12 @@ class TermOfOffice:
         settling, self._settling = self._settling, None
         if settling is not None:
             await settling
+
+    async def _drain(self) -> None:
+        """What is decided stands, and its effects are sent."""
+        await self._settle()
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
 
     async def _finish(self, decided: Decided) -> None:
         positions = await self._prove(decided.turn, decided.touched)
@@ -286,13 +321,14 @@ class TermOfOffice:
     def _decide(self, turn: Turn, commands: Read, requests: Read) -> int:
         decide_inputs(turn, commands, requests)
         fired = 0
+        silence_counts = not self.gaps.in_commands
         if self._asked is not None:
             asked_at, end = self._asked
-            if self._seams.commands.position(self._owner.number) >= end:
+            if self._seams.commands.position(self._owner.number) >= end and silence_counts:
                 self._asked = None
                 fired = turn.timers(asked_at, TIMERS_MAX)
         fired += turn.schedules(turn.at, TIMERS_MAX)
-        if turn.at >= self._silence_at:
+        if turn.at >= self._silence_at and silence_counts:
             turn.silences()
             self._silence_at = Micros(turn.at + SILENCE_US)
         turn.claims_over()
@@ -410,13 +446,13 @@ class TermOfOffice:
     # --- Waiting ---------------------------------------------------------------------------------
     async def _wait(self) -> None:
         """Until something arrives, or something falls due."""
-        number = self._owner.number
+        number, leaving = self._owner.number, self._owner.leaving
         events = [self._seams.commands.arrived(number), self._seams.requests.arrived(number)]
         if any(event.is_set() for event in events):
             for event in events:
                 event.clear()
             return
-        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        waits = [asyncio.ensure_future(event.wait()) for event in (*events, leaving)]
         try:
             await asyncio.wait(waits, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -431,15 +467,20 @@ class TermOfOffice:
         return min(IDLE_SECONDS, max(0.001, left))
 
     def _soonest_due(self) -> Micros:
-        dues = [
-            self._next_silence(),
-            self._partition.schedule_timers.next_due(),
-            self._offers.next_end(),
-        ]
+        dues = [self._offers.next_end(), self._partition.schedule_timers.next_due()]
         if self._unrecorded:
             dues.append(Micros(self._unrecorded_since + UNRECORDED_US))
+        if self._partition.bulk_parts and not self.gaps.in_requests:
+            dues.append(self._clock.running())
+        if not self.gaps.in_commands:
+            dues += self._silences_due()
+        return min((due for due in dues if due is not None), default=NEVER)
+
+    def _silences_due(self) -> list[Micros | None]:
+        """What falls due by somebody's silence, which counts only while the commands are read."""
+        dues = [self._next_silence()]
         if any(queue.sessions for queue in self._partition.queues.values()):
             dues.append(self._silence_at)
-        if self._asked is not None or self._partition.bulk_parts:
+        if self._asked is not None:
             dues.append(self._clock.running())
-        return min((due for due in dues if due is not None), default=NEVER)
+        return dues

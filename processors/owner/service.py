@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
 from ledger.log.sharing import PartitionsAssigned, Sharing
 from ledger.log.topics import Mode, Topics
+from processors.owner.gaps import Gap
 from processors.owner.partition_owner import PartitionOwner
 from processors.owner.seams import Feed, NoFeed, Seams
 from processors.owner.trimming import trim
@@ -27,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 TRIM_SECONDS = 3_600.0
 """How often the intakes are trimmed."""
+HAND_OVER_SECONDS = 3.0
+"""How long what is under way in a partition that is let go may take to stand; after that its
+outcome is the next owner's to find out. Shorter than a session, which others would wait out."""
 WATCH_SECONDS = 0.5
 """How often the clients that run by themselves are asked for a failure."""
 
@@ -49,6 +53,7 @@ class OwnerService:
         self._feed = feed or NoFeed()
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._letting_go: dict[int, asyncio.Task[None]] = {}
         self._rejoin = asyncio.Event()
         self._joined = False
 
@@ -77,7 +82,9 @@ class OwnerService:
                     "fenced": owner.fenced,
                     "take_overs": owner.takeovers,
                     "turns": owner.turns,
-                    "last_error": owner.last_error,
+                    "missing": sum(gap.missing.end - gap.missing.first for gap in owner.gaps),
+                    "gaps": [_told(gap) for gap in owner.gaps],
+                    "last_error": owner.last_error or next(map(str, owner.gaps), None),
                 }
                 for number, owner in sorted(self._owners.items())
             },
@@ -165,19 +172,52 @@ class OwnerService:
         self._joined = True
         log.info("owner.assigned", partitions=sorted(change.partitions))
         for number in [n for n in self._owners if n not in change.partitions]:
-            self._tasks.pop(number).cancel()
-            del self._owners[number]
+            self._let_go(number)
         for number in change.partitions:
             if number not in self._owners:
                 owner = self._owners[number] = PartitionOwner(number, seams)
                 self._tasks[number] = asyncio.create_task(
-                    owner.run(self._rejoin), name=f"owner-{number}"
+                    self._own(owner, self._letting_go.get(number)), name=f"owner-{number}"
                 )
             self._owners[number].resume()
 
+    async def _own(self, owner: PartitionOwner, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])  # They share the intakes.
+        await owner.run(self._rejoin)
+
+    def _let_go(self, number: int) -> None:
+        owner, task = self._owners.pop(number), self._tasks.pop(number)
+        letting_go = asyncio.create_task(_let_go(owner, task), name=f"letting-go-{number}")
+        self._letting_go[number] = letting_go
+        letting_go.add_done_callback(lambda done: self._gone(number, done))
+
+    def _gone(self, number: int, done: asyncio.Task[None]) -> None:
+        if self._letting_go.get(number) is done:
+            del self._letting_go[number]
+
     async def _stop_owners(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        for task in self._tasks.values():
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+        for number in list(self._owners):
+            self._let_go(number)
+        if self._letting_go:
+            await asyncio.wait(self._letting_go.values())
+
+
+async def _let_go(owner: PartitionOwner, task: asyncio.Task[None]) -> None:
+    """A fold is given up at once; what is under way has its time to stand."""
+    owner.leave()
+    await asyncio.wait([task], timeout=HAND_OVER_SECONDS if owner.holds_office else 0)
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("owner.left_in_doubt", partition=owner.number, reason=repr(error))
+
+
+def _told(gap: Gap) -> dict[str, Any]:
+    missing = gap.missing
+    return {
+        "topic": gap.topic,
+        "first": missing.first,
+        "end": missing.end,
+        "fix": gap.declaration,
+    }

@@ -18,13 +18,14 @@ from ledger.domain.commands import (
     CancelPart,
     Claim,
     ConfirmPart,
+    DeclareInputLost,
     GatewayBeat,
     Heartbeat,
     Report,
     ReportProgress,
     RerunJob,
 )
-from ledger.domain.decide import Decided, decide, defer, due
+from ledger.domain.decide import Decided, decide, decided_before, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
     AttemptFailed,
@@ -44,6 +45,7 @@ from ledger.domain.events import (
     TemplatePut,
 )
 from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
+from ledger.domain.intakes import Missing, declare_lost
 from ledger.domain.leases import take_back
 from ledger.domain.partition import KEYED, Partition, refusal_key
 from ledger.domain.rejections import Rejected, Rejection
@@ -128,6 +130,8 @@ class Turn:
         self.effects = Effects()
         self.unrecorded = 0
         """Commands read in this turn that left no entry."""
+        self.input_lost = False
+        """An intake is to be read from another offset than the next."""
         self._fits = fits
         self._suppressed = suppressed
         self._bulk_todo = bulk_todo
@@ -165,6 +169,28 @@ class Turn:
         if done is not None:
             self.effects.confirmations[command.operation_id] = done
         self._record(events or (self._duplicate(asked, None),), asked)
+
+    def read_lost(
+        self, asked: Asked, command: DeclareInputLost, missing: Missing | None, *, ahead: bool
+    ) -> None:
+        """`ahead`: read before its turn, behind a gap in the commands; its offset is not consumed,
+        so once the gap is closed it comes again, and so does whatever was left out here."""
+        if ahead and self.input_lost:
+            return
+        if not ahead:
+            self._commands = asked.offset + 1
+        missing = None if self.input_lost else missing
+        decided = decided_before(self.partition, asked) or declare_lost(command, missing)
+        if isinstance(decided, Rejected):
+            self._refuse(asked, decided)
+            return
+        if decided.events:
+            self.input_lost = True
+            if command.topic == "commands":
+                self._commands = command.end
+            else:
+                self._requests = command.end
+        self._accept(asked, decided)
 
     def forwarded(self, asked: Asked, queue: QueueName, partition: int) -> None:
         """The request was sent on, and that is acknowledged."""

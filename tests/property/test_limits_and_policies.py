@@ -67,9 +67,7 @@ RUNTIME = RuntimeId("ada")
 Place = tuple[int, int, JobId, str]
 
 pointers = st.sampled_from([(), ("/labels/tenant",), ("/labels/model",), ("/type",), ("/scope",)])
-limits = st.lists(
-    st.builds(Limit, pointers, st.integers(0, 3), st.booleans()), max_size=2, unique=True
-).map(tuple)
+limits = st.lists(st.builds(Limit, pointers, st.integers(0, 3)), max_size=2, unique=True).map(tuple)
 templates = st.builds(
     Template,
     enabled=st.sampled_from([True, True, True, False]),
@@ -316,7 +314,7 @@ def limits_of(queue: Queue, job: Job) -> list[tuple[Any, int]]:
     found = []
     for name, declared in (("", queue.settings.limits), (job.request.type, its)):
         for number, limit in enumerate(declared):
-            value = value_of(job.request, limit)
+            value = value_of(job.request, limit.key)
             if value is not None:
                 found.append(((name, number, value), limit.max))
     return found

@@ -20,6 +20,7 @@ from ledger.domain.commands import (
     SubmitResult,
     Where,
 )
+from ledger.domain.entries import command_of
 from ledger.domain.events import (
     AttemptExpired,
     BulkEnded,
@@ -197,6 +198,35 @@ async def test_a_new_owner_goes_on_where_the_last_one_was(ledger: Ledger, client
     events = await ledger.events()
     assert sum(isinstance(e, JobRequested) for e in events) == 51
     assert sum(isinstance(e, LeaseGranted) for e in events) == 1
+
+
+async def test_an_owner_that_stops_answers_all_that_it_has_recorded(
+    ledger: Ledger, client: Client
+) -> None:
+    asks: dict[str, asyncio.Task[Reply]] = {}
+
+    async def ask_on() -> None:
+        for n in range(2_000):
+            ask = client.ask(RequestJob(type="sum", queue=QUEUES[n % 2]), command_id=f"ask-{n}")
+            asks[f"ask-{n}"] = asyncio.create_task(ask)
+            await asyncio.sleep(0.001)  # A stream, so that something is always under way.
+
+    async with ledger.owner():
+        asking = asyncio.create_task(ask_on())
+        await ledger.until(lambda events: len(events) > 100)
+    asking.cancel()
+    recorded = {
+        asks[command_id]
+        for partition in range(ledger.partitions)
+        for proven in await ledger.history(partition)
+        if (command_id := command_of(proven.entry.cause)) in asks
+    }
+    assert recorded
+    for reply in await asyncio.gather(*recorded):  # Each has come, or is on its way.
+        assert reply.outcome == "accepted"
+    for ask in asks.values():
+        ask.cancel()
+    await asyncio.wait(asks.values())
 
 
 async def test_decided_and_old_records_of_an_intake_are_deleted_and_no_others(

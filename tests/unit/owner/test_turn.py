@@ -11,6 +11,7 @@ from ledger.domain.commands import (
     Beat,
     CancelJob,
     CancelPart,
+    DeclareInputLost,
     HeldLease,
     LockJob,
     Report,
@@ -28,6 +29,7 @@ from ledger.domain.events import (
     CommandDuplicated,
     CommandRejected,
     CommandsConsumed,
+    InputLost,
     JobCancelled,
     JobRequested,
     LeaseGranted,
@@ -41,8 +43,9 @@ from ledger.domain.ids import (
     RuntimeId,
     Session,
 )
+from ledger.domain.intakes import Missing
 from ledger.domain.job import Status, status
-from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX
+from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX, Turn
 from tests.unit.owner.by_hand import QUEUE, Owner, events_of
 
 
@@ -67,6 +70,57 @@ def beat(number: int = 1, *, slots: int = 0, runtime: str = "r1", **fields: obje
 def test_every_request_is_an_entry_that_says_how_far_the_requests_are_read(owner: Owner) -> None:
     turn = owner.does(RequestJob(type="sum"), RequestJob(type="sum"))
     assert [(e.number, e.requests, e.commands) for e in turn.entries] == [(1, 1, 0), (2, 2, 0)]
+
+
+def offsets_of(turn: Turn) -> list[tuple[int, int]]:
+    return [(entry.commands, entry.requests) for entry in turn.entries]
+
+
+def test_requests_declared_lost_are_passed_over(owner: Owner) -> None:
+    owner.does(RequestJob(type="sum"))
+    lost = DeclareInputLost(0, "requests", 1, 40)
+    turn = owner.turn()
+    turn.read_lost(owner.asked(lost), lost, Missing(1, 40), ahead=False)
+    assert [type(event) for event in events_of(turn)] == [InputLost]
+    assert offsets_of(turn) == [(2, 40)]
+    assert turn.input_lost
+
+
+def test_a_declaration_behind_the_gap_counts_at_once_and_in_its_turn_is_a_duplicate(
+    owner: Owner,
+) -> None:
+    lost = DeclareInputLost(0, "commands", 0, 40)
+    asked = msgspec.structs.replace(owner.asked(lost), offset=55)
+    ahead = owner.turn()
+    ahead.read_lost(asked, lost, Missing(0, 40), ahead=True)
+    ahead.read_lost(owner.asked(lost), lost, Missing(0, 40), ahead=True)
+    assert [type(event) for event in events_of(ahead)] == [InputLost]
+    assert offsets_of(ahead) == [(40, 0)], "what lies between the gap and the word is still to come"
+
+    in_its_turn = owner.turn()
+    in_its_turn.read_lost(asked, lost, None, ahead=False)
+    assert [type(event) for event in events_of(in_its_turn)] == [CommandDuplicated]
+    assert offsets_of(in_its_turn) == [(56, 0)]
+    assert not in_its_turn.input_lost
+
+
+def test_a_wrong_declaration_behind_the_gap_is_refused_and_the_gap_stays(owner: Owner) -> None:
+    lost = DeclareInputLost(0, "commands", 0, 41)
+    turn = owner.turn()
+    turn.read_lost(
+        msgspec.structs.replace(owner.asked(lost), offset=55), lost, Missing(0, 40), ahead=True
+    )
+    assert [type(event) for event in events_of(turn)] == [CommandRejected]
+    assert offsets_of(turn) == [(0, 0)]
+    assert not turn.input_lost
+
+
+def test_requests_are_declared_lost_once_a_turn(owner: Owner) -> None:
+    lost = DeclareInputLost(0, "requests", 0, 40)
+    turn = owner.turn()
+    for _ in range(2):
+        turn.read_lost(owner.asked(lost), lost, Missing(0, 40), ahead=False)
+    assert [type(event) for event in events_of(turn)] == [InputLost, CommandRejected]
 
 
 def test_the_same_command_again_is_recorded_as_a_duplicate(owner: Owner) -> None:

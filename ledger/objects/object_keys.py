@@ -1,0 +1,135 @@
+"""Where an object lies. Keys are made from what is known before the object is written, so that
+whoever repeats a command puts its object in the same place.
+
+    users/{user}/projects/{project}/tasks/{task}/input/{command id}-{name}
+    users/{user}/projects/{project}/tasks/{task}/output/{command id}-{name}
+    users/{user}/projects/{project}/tasks/{task}/output/{job id}~{fence}-{name}
+
+User, project and task are the job's labels of these names; an empty one counts as none. Without a
+project that part is left out, without a task it is the job id (of a payload, whose job has no id
+yet, the command id). Without a user a key begins `queues/{queue}/jobs/{job id}/`, that of a
+payload `queues/{queue}/commands/{command id}/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from string import ascii_letters, digits
+
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, queue_of
+from ledger.objects.errors import InvalidKey
+
+KEY_BYTES_MAX = 1024
+"""Of any key, as S3 bounds it. Those made here stay below 400."""
+SEGMENT_CHARS_MAX = 80
+"""Of one segment made here; a longer one keeps its beginning and gets a digest of the whole."""
+DIGEST_CHARS = 64
+
+
+def payload_key(
+    queue: QueueName,
+    labels: Mapping[str, str],
+    command_id: CommandId,
+    name: str = "payload.json",
+) -> str:
+    """Of a payload that goes to the store before its job is asked for by `command_id`."""
+    if user := labels.get("user"):
+        task = labels.get("task") or command_id
+        folder = f"{_within(user, labels.get('project'))}tasks/{_segment(task)}"
+    else:
+        folder = f"queues/{_segment(queue)}/commands/{_segment(command_id)}"
+    return f"{folder}/input/{_file(_escape(command_id), name)}"
+
+
+def output_key(
+    job_id: JobId,
+    labels: Mapping[str, str],
+    by: CommandId | Fence,
+    name: str = "output.json",
+) -> str:
+    """Of an output that goes to the store before it is reported by the command `by`, or under the
+    fence `by`. Fences of two jobs are the same numbers, so the job's id goes with them."""
+    owner = f"{_escape(job_id)}~{by}" if isinstance(by, int) else _escape(by)
+    return f"{job_prefix(job_id, labels)}output/{_file(owner, name)}"
+
+
+def job_prefix(job_id: JobId, labels: Mapping[str, str]) -> str:
+    """In front of every output of the job (and of its task, where jobs share that label)."""
+    if user := labels.get("user"):
+        task = labels.get("task") or job_id
+        return f"{_within(user, labels.get('project'))}tasks/{_segment(task)}/"
+    queue = queue_of(job_id)
+    if queue is None:
+        raise ValueError(f"{job_id!r} is not a job's id")
+    return f"queues/{_segment(queue)}/jobs/{_segment(job_id)}/"
+
+
+def owner_prefix(user: str, project: str | None = None) -> str:
+    """In front of every object of the user, or of one project of theirs, and of no other's.
+
+    Raises ValueError for an empty user or project: nobody's objects would be everybody's.
+    """
+    if not user or project == "":
+        raise ValueError("an owner has a name: an empty user or project owns nothing")
+    return _within(user, project)
+
+
+def checked_key(key: str) -> str:
+    """The key, if a store can hold it whoever made it; raises `InvalidKey`."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(key, "it has a lone surrogate") from None
+    if not 1 <= size <= KEY_BYTES_MAX:
+        raise InvalidKey(key, f"it takes {size} bytes; 1 to {KEY_BYTES_MAX} fit")
+    # S3 says keys in XML, which has no way to write these.
+    if any(char < " " or char in "\x7f\ufffe\uffff" for char in key):
+        raise InvalidKey(key, "it has a control character, U+FFFE or U+FFFF")
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        raise InvalidKey(key, "a part of it between slashes is empty, . or ..")
+    return key
+
+
+def escaping(safe: str) -> Callable[[str], str]:
+    """Percent-encodes all bytes of UTF-8 but those of `safe`, and a dot in front, so that what
+    comes out is one segment of a path, neither `.` nor `..` nor hidden. Injective."""
+    kept = frozenset(safe.encode()) - {ord("%")}
+    table = [chr(byte) if byte in kept else f"%{byte:02x}" for byte in range(256)]
+
+    def escape(text: str) -> str:
+        escaped = "".join(table[byte] for byte in text.encode())
+        return f"%2e{escaped[1:]}" if escaped.startswith(".") else escaped
+
+    return escape
+
+
+_escape = escaping(ascii_letters + digits + "-_.@")
+# The last hyphen of an object's own segment ends its owner.
+_escape_name = escaping(ascii_letters + digits + "_.@")
+
+
+def _within(user: str, project: str | None) -> str:
+    folder = f"users/{_segment(user)}/"
+    return f"{folder}projects/{_segment(project)}/" if project else folder
+
+
+def _segment(text: str) -> str:
+    if not text:
+        raise ValueError("a segment of a key cannot be empty")
+    return _bounded(_escape(text))
+
+
+def _file(owner: str, name: str) -> str:
+    if not owner or not name:
+        raise ValueError("an object has an owner and a name")
+    return _bounded(f"{owner}-{_escape_name(name)}")
+
+
+def _bounded(segment: str) -> str:
+    """No other segment ends in `~` and a digest: `~` stands nowhere else but before a fence, and
+    a hyphen follows that."""
+    if len(segment) <= SEGMENT_CHARS_MAX:
+        return segment
+    kept = SEGMENT_CHARS_MAX - DIGEST_CHARS - 1
+    return f"{segment[:kept]}~{sha256(segment.encode()).hexdigest()}"
