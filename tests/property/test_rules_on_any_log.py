@@ -15,17 +15,30 @@ from ledger.domain.commands import (
     CancelJobs,
     CancelPart,
     Claim,
+    CollectJob,
     Command,
+    ConfirmDeleted,
     ConfirmPart,
     DeclareInputLost,
+    DisableSchedule,
+    EnableSchedule,
     GatewayBeat,
     HeldLease,
+    Limit,
+    Model,
     ProgressSaid,
+    PutModel,
+    PutQueue,
+    PutSchedule,
     PutTemplate,
+    QueueSettings,
     Report,
     RequestJob,
+    RunSchedule,
+    Schedule,
     Template,
     Where,
+    WithdrawResult,
 )
 from ledger.domain.decide import Decided, decide, due
 from ledger.domain.digest import digest, folded
@@ -50,6 +63,7 @@ from ledger.domain.events import (
     InputQuarantined,
     JobCancelled,
     JobCollected,
+    JobErased,
     JobExpired,
     JobFailed,
     JobProgressed,
@@ -58,10 +72,24 @@ from ledger.domain.events import (
     LeaseGranted,
     LeaseReleased,
     LeasesExtended,
+    ModelDeleted,
+    ModelPut,
+    ObjectsDeleted,
+    QueuePaused,
+    QueuePut,
+    QueueResumed,
     RequestForwarded,
+    ResultWithdrawn,
     RetryScheduled,
     RuntimeEnded,
     RuntimeStarted,
+    ScheduleDeleted,
+    ScheduleDisabled,
+    ScheduleEnabled,
+    ScheduleFired,
+    SchedulePut,
+    ScheduleSkipped,
+    ScheduleStopped,
     TemplatePut,
     Unknown,
     WaitStarted,
@@ -81,6 +109,7 @@ from ledger.domain.ids import (
 from ledger.domain.invariants import Invariants
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Bounds, Partition
+from ledger.domain.schedules import fire
 from tests.property.test_rules import reported, words
 
 JOBS = tuple(JobId(f"default.019ca945-0a00-7000-8000-00000000000{n}") for n in range(3))
@@ -122,6 +151,11 @@ job_events: st.SearchStrategy[Any] = st.one_of(
         cancel_supported=st.booleans(),
         exhausted_as=st.sampled_from([None, "failed", "expired"]),
         retried_from=st.none() | jobs,
+        dedupe_digest=st.sampled_from([None, "00" * 16]),
+        once=st.booleans(),
+        schedule=st.sampled_from([None, "s"]),
+        result_ttl_us=st.none() | st.integers(-1, 10**8),
+        failed_ttl_us=st.none() | st.integers(-1, 10**8),
     ),
     st.builds(LeaseGranted, jobs, steps, runtimes, fences, counts, instants, sessions, counts),
     st.builds(AttemptStarted, jobs, steps, fences, instants),
@@ -137,6 +171,36 @@ job_events: st.SearchStrategy[Any] = st.one_of(
     st.builds(CancelRequested, jobs, instants),
     st.builds(JobCancelled, jobs, st.sampled_from(["at_once", "grace_ended"])),
     st.builds(JobCollected, jobs, st.none() | instants),
+    st.builds(ResultWithdrawn, jobs, st.sampled_from(["expired", "owner_removed"])),
+    st.builds(JobErased, jobs),
+    st.builds(ObjectsDeleted, jobs, st.just(("k",))),
+)
+names = st.sampled_from(["s", "t"])
+settings_said = st.sampled_from(
+    [
+        b'{"limits":[{"key":[],"max":1}]}',
+        b'{"limits":[{"key":["/labels/u","/payload/x"],"max":0}],"depth_max":1}',
+        b'{"concurrency_policy":"replace_existing","repeatable":false}',
+        b'{"cron":"* * * * *","type":"t"}',
+        b'{"cron":"never","type":"t"}',
+        b'{"base_url":"https://m"}',
+        b"{",
+    ]
+).map(Raw)
+operators_events: st.SearchStrategy[Any] = st.one_of(
+    st.builds(TemplatePut, queues, st.sampled_from(["t", "u"]), counts, settings_said),
+    st.builds(QueuePut, queues, settings_said),
+    st.builds(QueuePaused, queues),
+    st.builds(QueueResumed, queues),
+    st.builds(SchedulePut, queues, names, settings_said, st.just(CommandId("c")), instants),
+    st.builds(ScheduleDeleted, queues, names),
+    st.builds(ScheduleEnabled, queues, names, st.none() | instants),
+    st.builds(ScheduleDisabled, queues, names),
+    st.builds(ScheduleFired, queues, names, instants, st.none() | jobs, next_at=instants),
+    st.builds(ScheduleSkipped, queues, names, counts, instants, instants, st.none() | instants),
+    st.builds(ScheduleStopped, queues, names, texts),
+    st.builds(ModelPut, queues, names, settings_said),
+    st.builds(ModelDeleted, queues, names),
 )
 other_events: st.SearchStrategy[Any] = st.one_of(
     st.builds(
@@ -150,7 +214,11 @@ other_events: st.SearchStrategy[Any] = st.one_of(
     st.builds(TemplatePut, queues, st.sampled_from(["t", "u"]), counts, raws),
     st.builds(RequestForwarded, queues, st.just(CommandId("c")), counts),
     st.builds(CommandRejected, queues, st.just(CommandId("c")), texts, texts, job_id=jobs),
-    st.builds(CommandDuplicated, queues, st.just(CommandId("c")), texts, st.none() | jobs),
+    st.builds(
+        CommandDuplicated,
+        *(queues, st.just(CommandId("c")), texts, st.none() | jobs),
+        *(hexes, hexes, st.none() | instants),
+    ),
     st.builds(CommandsConsumed, queues, counts),
     st.builds(InputQuarantined, queues, texts, counts, texts, texts),
     st.builds(InputLost, queues, texts, counts, counts),
@@ -167,7 +235,9 @@ logs = st.lists(
     st.one_of(
         st.tuples(
             instants,
-            st.lists(st.one_of(job_events, job_events, other_events), max_size=4).map(tuple),
+            st.lists(
+                st.one_of(job_events, job_events, other_events, operators_events), max_size=4
+            ).map(tuple),
             causes,
         ),
         instants,
@@ -215,6 +285,15 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(CancelPart, operations, st.just(0), st.builds(Where)),
     st.builds(ConfirmPart, operations, counts, counts),
     st.builds(DeclareInputLost, st.just(0), st.just("commands"), counts, counts),
+    st.builds(PutQueue, queues, st.just(QueueSettings(limits=(Limit((), 1),)))),
+    st.builds(PutSchedule, queues, names, st.just(Schedule("* * * * *", "t"))),
+    st.builds(DisableSchedule, queues, names),
+    st.builds(EnableSchedule, queues, names),
+    st.builds(RunSchedule, queues, names),
+    st.builds(PutModel, names, st.just(Model("https://m"))),
+    st.builds(CollectJob, jobs),
+    st.builds(WithdrawResult, jobs),
+    st.builds(ConfirmDeleted, jobs, st.just(("k",))),
 )
 command_ids = st.sampled_from(["one", "two", "ik.k.a", "ik.k.b", "ik.", "new"])
 BOUNDS = Bounds(closed_max=2, commands_max=3, refusals_max=2, closed_us=50_000_000)
@@ -283,6 +362,9 @@ def test_any_command_is_decided_on_any_state(
             partition.apply(Entry(partition.entry + 1, at, 0, 0, events, cause=TIMER))
         else:
             partition.rearm(job, at)
+    for queue, name in partition.schedule_timers.pop(at, 100):
+        if events := fire(partition, queue, name, at, at):
+            partition.apply(Entry(partition.entry + 1, at, 0, 0, events, cause=TIMER))
     for command, command_id in asks:
         asked = Asked(command, CommandId(command_id), appended_at=at, offset=3)
         decision = decide(partition, asked, at)
@@ -291,5 +373,5 @@ def test_any_command_is_decided_on_any_state(
                 Entry(partition.entry + 1, at, 0, 0, decision.events, cause=f"c:{command_id}")
             )
             again = decide(partition, asked, at)
-            if isinstance(again, Decided) and not isinstance(command, Claim):
+            if isinstance(again, Decided) and not isinstance(command, Claim | ConfirmDeleted):
                 assert again.events == ()
