@@ -150,9 +150,10 @@ def test_one_that_replaces_another_gives_it_its_whole_grace() -> None:
     story.when(put(scope="s", catch_up="all")).decided()
     first = passing(story, 60)[0].job_id
     story.when(lock(ADA, first)).decided()
+    story.owner.clock.pass_seconds(62)
     edit = story.owner.asked(DisableSchedule(QUEUE, "nightly"))
     story.owner.clock.pass_seconds(30)
-    events = story.owner.before(edit) + tuple(passing(story, 30))
+    events = story.owner.before(edit)
     (asked,) = [e for e in events if isinstance(e, CancelRequested)]
     assert asked.deadline == story.now + micros(20)
 
