@@ -69,7 +69,7 @@ from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
 from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended
-from ledger.domain.flows import sinks_of
+from ledger.domain.flows import NULL, sinks_of
 from ledger.domain.ids import JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step
 from ledger.domain.leases import Held, Word
@@ -220,7 +220,7 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
     version = job.request.template_version
     if version is None or job.end is not None:
         return None
-    if not isinstance(word, SubmitResult | ReportedResult) or word.output is UNSET:
+    if not isinstance(word, SubmitResult | ReportedResult) or word.output_ref is not None:
         return None
     pinned = partition.queues[job.request.queue].template(job.request.type, version)
     if pinned is None or pinned.output_schema is None:
@@ -233,7 +233,8 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
             return None  # Of a step over a list the whole list is the result, not what is said now.
     if step is None:
         return None
-    refused = mismatch(pinned.output_schema, word.output, "/output")
+    output = NULL if word.output is UNSET else word.output
+    refused = mismatch(pinned.output_schema, output, "/output")
     return None if refused is None else replace(refused, job_id=job.id)
 
 

@@ -68,6 +68,8 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     job = partition.job(command.job_id)
     if job is not None and job.end is None:
         return Rejected(Rejection.JOB_NOT_CLOSED, "the job is open", job.id, status(job))
+    if job is not None and job.objects_deleted:
+        return ()
     return (ObjectsDeleted(command.job_id, command.keys),)
 
 
