@@ -190,28 +190,29 @@ def _explained(said: str, value: object = None) -> tuple[str, str]:
 
 
 def _culprit(value: object, steps: Sequence[str], *, of_key: bool) -> str:
-    """The pointer's last part: which label it is. msgspec does not say; all mappings of the
-    contract are labels, so their bounds are looked at here."""
+    """The pointer's last part: which label or header it is. msgspec does not say; only labels have
+    bounds, so those are looked at here."""
     for step in steps:
         if not isinstance(value, dict):
             return ""
         value = value.get(step)
     if not isinstance(value, dict):
         return ""
-    for key, item in list(value.items())[:KEYS_TRIED_MAX]:
-        bad_key = not 1 <= len(key) <= 64
-        bad_item = not isinstance(item, str) or len(item) > 256
-        if bad_key if of_key else bad_item:
-            return f"/{escaped(key)}"
-    return ""
+    tried = list(value.items())[:KEYS_TRIED_MAX]
+    if of_key:
+        wrong = [key for key, _ in tried if not 1 <= len(key) <= 64]
+    else:
+        wrong = [key for key, item in tried if not isinstance(item, str)]
+        wrong = wrong or [key for key, item in tried if len(item) > 256]
+    return f"/{escaped(wrong[0])}" if wrong else ""
 
 
 # --- Query parameters ----------------------------------------------------------------------------
 class _Parameter(Struct, frozen=True, gc=False):
     kind: Any
     is_repeatable: bool
-    is_number: bool
-    """Of JSON's own types: a text that spells it will do."""
+    is_spelt: bool
+    """Of JSON's own types that are no text: a text that spells it will do."""
 
 
 @lru_cache
@@ -222,7 +223,9 @@ def _parameters(kind: type[Struct]) -> dict[str, _Parameter]:
         members = [one for one in get_args(field.type) if one is not NoneType]
         only = members[0] if NoneType in get_args(field.type) else field.type
         text = str(only)
-        parameters[field.encode_name] = _Parameter(only, "tuple" in text, "int" in text)
+        parameters[field.encode_name] = _Parameter(
+            only, "tuple" in text, "int" in text or "bool" in text
+        )
     return parameters
 
 
@@ -278,12 +281,13 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def _convert(values: dict[str, Any], parameters: Mapping[str, _Parameter]) -> list[Wrong]:
-    """Numbers are texts in a query; all else stays strict, or a number would be an instant."""
+    """Numbers and truths are spelt in a query; all else stays strict, or a number would be an
+    instant."""
     wrongs: list[Wrong] = []
     for name, text in values.items():
         parameter = parameters[name]
         try:
-            values[name] = msgspec.convert(text, parameter.kind, strict=not parameter.is_number)
+            values[name] = msgspec.convert(text, parameter.kind, strict=not parameter.is_spelt)
         except msgspec.ValidationError as error:
             pointer, message = _explained(str(error))
             wrongs.append(Wrong(f"/{escaped(name)}{pointer}", message))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
+from ledger.sealing.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Settings:
     """Idempotency keys of one tenant say nothing to another."""
     source: str = "ledger.api"
     """`ce_source` of the commands sent."""
+    keyring: Keyring | None = None
+    """What secrets are sealed under; None: requests that have some are refused."""
     connections_max: int = 8
     """To Postgres."""
     decision_seconds: float = 5.0

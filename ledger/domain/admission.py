@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ledger.domain import bulk
+from ledger.domain import bulk, models
 from ledger.domain.cancel import cancel
 from ledger.domain.commands import Asked, RequestJob, RerunJob
 from ledger.domain.concurrency import POLICIES, Alone, Shared
@@ -35,6 +35,7 @@ def admit(
 ) -> Decision:
     """A key that came before answers first, whatever has become of the template since. `born`: the
     instant in the job's id, if it is another one."""
+    request = models.with_tenant(request)
     queue = partition.queues.get(request.queue)
     newest = queue.template(request.type) if queue is not None else None
     version = request.template_version
@@ -61,7 +62,8 @@ def admit(
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    if refused := _closed(newest) or _full(partition, request.queue):
+    unknown = models.refuse_unknown(partition, request.queue, request.type)
+    if refused := unknown or _closed(newest) or _full(partition, request.queue):
         return refused
     order = partition.next_order(at)
     event = resolve(
@@ -85,7 +87,7 @@ def admit(
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
     replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
-    begun = follow(begin(event, at), (), at, order)
+    begun = follow(begin(event, at), (), at, order) if event.flow is not None else ()
     withdrawn = _withdrawn(partition, event, asked.offset)
     return Decided((*replaced, event, *begun, *withdrawn), event.job_id)
 
@@ -113,8 +115,9 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return expired
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
+    unknown = models.refuse_unknown(partition, original.queue, original.type)
     full = _full(partition, original.queue)
-    if refused := _closed(newest) or full or too_large(command.payload):
+    if refused := unknown or _closed(newest) or full or too_large(command.payload):
         return refused
     order = partition.next_order(at)
     event = rerun(original, command, seed=asked.command_id, at=at, order=order)

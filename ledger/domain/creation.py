@@ -272,7 +272,7 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
 
 def mismatch(schema: Schema | None, content: Raw, at: str) -> Rejected | None:
     """What a template's schema says against a payload or output."""
-    if schema is None or not (errors := schema.errors(bytes(content))):
+    if schema is None or not (errors := schema.errors(content)):
         return None
     fields = tuple(FieldError(at + error.pointer, error.message) for error in errors)
     first = fields[0]

@@ -71,6 +71,21 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     return (ObjectsDeleted(command.job_id, command.keys),)
 
 
+def closing_of(job: Job) -> Closing:
+    """Of a job that has ended: for an owner who has forgotten it."""
+    assert job.end is not None
+    return Closing(
+        status=job.end.value,  # type: ignore[arg-type]
+        finished_at=job.finished_at or job.created_at,
+        result_ttl_us=job.request.result_ttl_us,
+        failed_ttl_us=job.request.failed_ttl_us,
+        collected_at=job.collected_at,
+        result_expires_at=job.result_expires_at,
+        withdrawn=job.withdrawn,
+        erased=job.erased,
+    )
+
+
 def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept | Rejected:
     job = partition.job(job_id)
     if job is not None and job.end is None:
