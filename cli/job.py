@@ -273,6 +273,7 @@ QUIET_FACTS = {
     "number",
     "key_digest",
     "content_digest",
+    "leases",
 }
 
 

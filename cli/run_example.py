@@ -127,7 +127,8 @@ def _follow(ledger: LocalLedger, children: dict[str, Child], api: ApiClient) -> 
     """Shows what the story says until it ends."""
     from cli.local import require_running
 
-    *others, story = children.values()
+    others = dict(children)
+    _, story = others.popitem()
     shown = 0
     deadline = time.monotonic() + STORY_SECONDS
     while True:
@@ -139,11 +140,11 @@ def _follow(ledger: LocalLedger, children: dict[str, Child], api: ApiClient) -> 
         if not running:
             break
         if time.monotonic() > deadline:
-            raise StoryFailed(f"not at its end after {STORY_SECONDS:g} s{_tails(children)}")
+            raise StoryFailed(f"not at its end after {STORY_SECONDS:g} s{_tails(others)}")
         require_running(ledger)
         time.sleep(LOOK_SECONDS)
-    if story.failed or not all(child.alive for child in others):
-        raise StoryFailed(f"see above{_tails(children)}")
+    if story.failed or not all(child.alive for child in others.values()):
+        raise StoryFailed(f"see above{_tails(others)}")
 
 
 def _show(text: str, api: ApiClient) -> None:

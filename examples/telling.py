@@ -32,18 +32,22 @@ def fail(text: str) -> NoReturn:
 
 
 class Api:
-    """The ledger over HTTP. Reads are at least as new as the last write."""
+    """The ledger over HTTP. Reads, poll among them, are at least as new as the last answer."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=40)
         self._position = ""
 
     def get(self, path: str, **params: Any) -> Json:
-        headers = {"Ledger-Min-Position": self._position} if self._position else {}
-        return self._call("GET", path, params=params, headers=headers)
+        return self._call("GET", path, params=params)
 
     def post(self, path: str, body: Json | None = None) -> Json:
         return self._call("POST", path, json=body or {})
+
+    def attempt(self, path: str, body: Json) -> Json:
+        """The answer of a POST, whatever it is, with its HTTP status as `http`."""
+        answer = self._http.post(path, json=body)
+        return {**answer.json(), "http": answer.status_code}
 
     def put(self, path: str, body: Json) -> Json:
         return self._call("PUT", path, json=body)
@@ -82,10 +86,10 @@ class Api:
         return [item | {"type": type_} for item, type_ in zip(items, short, strict=True)]
 
     def _call(self, method: str, path: str, **options: Any) -> Json:
-        answer = self._http.request(method, path, **options)
+        headers = {"Ledger-Min-Position": self._position} if self._position else {}
+        answer = self._http.request(method, path, headers=headers, **options)
         if answer.is_error:
             fail(f"{method} {path}: {answer.status_code} {answer.text}")
-        if method != "GET":
-            self._position = answer.headers.get("Ledger-Position", self._position)
+        self._position = answer.headers.get("Ledger-Position", self._position)
         found: Json = answer.json()
         return found

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -29,8 +30,9 @@ class Model(BaseHTTPRequestHandler):
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(BrokenPipeError):  # Whoever asked has given up.
+            self.end_headers()
+            self.wfile.write(body)
 
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Model).serve_forever()
