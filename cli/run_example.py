@@ -1,4 +1,5 @@
-"""`python -m cli.run_example NAME [--keep]`: runs a story of examples/ on a ledger of its own.
+"""`python -m cli.run_example NAME [--keep]`: runs a story of examples/ on a ledger of its own;
+without a name lists them.
 
 The story's folder has `templates/*.json`, which are put first, and a `Procfile`: one process a
 line, started together. The last one is the story. What it prints is shown as it comes, and where
@@ -50,10 +51,14 @@ def names() -> list[str]:
 def main(arguments: list[str]) -> int:
     keep = "--keep" in arguments
     wanted = [word for word in arguments if word != "--keep"]
-    if len(wanted) != 1 or wanted[0] not in names():
-        print(f"usage: python -m cli.run_example NAME [--keep]; {', '.join(names())}")
+    if not wanted:
+        for name in names():
+            line(name)
+        return Exit.OK
+    name, *more = wanted
+    if more or name not in names():
+        say(f"usage: python -m cli.run_example NAME [--keep]; names are {', '.join(names())}")
         return Exit.USAGE
-    name = wanted[0]
     # The modules of a Procfile are found from here, wherever this was called.
     os.chdir(ROOT)
     try:

@@ -103,10 +103,11 @@ def expired_lease() -> None:
     job = api.post("/v1/jobs", request("next_action_planning", lease_seconds=2))
     path = f"/v1/jobs/{job['id']}"
     silent = claim("laptop-1", "next_action_planning")
+    until = silent["lease_expires_at"]
     for _ in range(6):
         time.sleep(0.5)
-        beat = api.post(f"{path}/heartbeat", {"fence": silent["fence"]})
-    extended = beat["lease_expires_at"] > silent["lease_expires_at"]
+        until = api.post(f"{path}/heartbeat", {"fence": silent["fence"]})["lease_expires_at"]
+    extended = until > silent["lease_expires_at"]
     expect("it still has the job: heartbeats extend the lease", extended)
     tell("Then it is never heard of again. laptop-2 asks for work, and waits.")
     taken = claim("laptop-2", "next_action_planning")

@@ -1,4 +1,4 @@
-"""The story of a pipeline that makes pictures: `python -m examples.generation_pipeline.story URL`."""
+"""The story of a pipeline for pictures: `python -m examples.generation_pipeline.story API_URL`."""
 
 import hashlib
 import json
@@ -41,15 +41,15 @@ def followed() -> None:
     shown: list[tuple[str, float]] = []
     with connect(f"{URL.replace('http', 'ws', 1)}/v1/jobs/{task['id']}/progress") as socket:
         for message in socket:
-            job: Json = json.loads(message)
-            progress = job["progress"]
+            task = json.loads(message)
+            progress = task["progress"]
             if progress and (now := (progress["phase"], progress["percent"])) not in shown:
                 tell(f"    {now[1]:5.0f} % {now[0]}")
                 shown.append(now)
     within = [RANGES[phase][0] <= percent <= RANGES[phase][1] for phase, percent in shown]
     expect("each stage keeps to its range, 0-20-60-80-100", all(within))
     expect("all four were seen", {phase for phase, _ in shown} == set(RANGES))
-    expect("the last message says how it ended", job["status"] == "succeeded")
+    expect("the last message says how it ended", task["status"] == "succeeded")
     show_history(task["id"])
 
 
