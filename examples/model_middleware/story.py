@@ -79,6 +79,13 @@ def passed_through() -> Json:
 
 def limited() -> None:
     tell("Six calls of each of two tenants, through two processes that make calls.")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(runtimes := api.get("/v1/runtimes", queue="models")["items"]) < 2:
+        if time.monotonic() > deadline:
+            fail(f"two were to be there: {runtimes}")
+        time.sleep(0.1)
+    for runtime in runtimes:
+        tell(f"    {runtime['id']}: {runtime['slots']} slots")
     jobs = [call(f"{tenant} {n}", tenant=tenant) for n in range(6) for tenant in ("acme", "apex")]
     ends = [api.ended(job["id"])["status"] for job in jobs]
     expect("all succeed", ends == ["succeeded"] * 12)
