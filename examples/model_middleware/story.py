@@ -85,7 +85,7 @@ def limited() -> None:
             fail(f"two were to be there: {runtimes}")
         time.sleep(0.1)
     for runtime in runtimes:
-        tell(f"    {runtime['id']}: {runtime['slots']} slots")
+        tell(f"    {runtime['runtime_id']} is {runtime['status']}")
     jobs = [call(f"{tenant} {n}", tenant=tenant) for n in range(6) for tenant in ("acme", "apex")]
     ends = [api.ended(job["id"])["status"] for job in jobs]
     expect("all succeed", ends == ["succeeded"] * 12)
