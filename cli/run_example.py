@@ -70,7 +70,6 @@ def main(arguments: list[str]) -> int:
             raise
         line(f"example: FAILED {name}: {error}")
         return Exit.BAD
-    line(f"example: ok {name}")
     return Exit.OK
 
 
@@ -82,6 +81,7 @@ def run(folder: Path, *, keep: bool = False) -> None:
     settings = load_settings()
     say("starting Kafka and Postgres")
     ledger = LocalLedger(settings, directory=None, api_port=0, tell=lambda *_: None)
+    # Never a real store: stories delete what their users own.
     os.environ["LEDGER_OBJECTS"] = str(ledger.directory / "objects")
     with interruptible(), ledger:
         put_templates(ledger, folder)
@@ -93,6 +93,7 @@ def run(folder: Path, *, keep: bool = False) -> None:
         }
         with api_client(ledger.api_url) as api:
             _follow(ledger, children, api)
+        line(f"example: ok {folder.name}")
         if keep:
             say(f"kept until Ctrl-C: LEDGER_API_URL={ledger.api_url}; logs in {ledger.directory}")
             while True:

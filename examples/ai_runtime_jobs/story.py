@@ -99,12 +99,12 @@ def lock(path: str, runtime: str) -> Json:
 
 
 def expired_lease() -> None:
-    tell("laptop-1 takes a planning job under a lease of 2 s, and beats for 3 s.")
-    job = api.post("/v1/jobs", request("next_action_planning", lease_seconds=2))
+    tell("laptop-1 takes a planning job under a lease of 3 s, and beats for 4 s.")
+    job = api.post("/v1/jobs", request("next_action_planning", lease_seconds=3))
     path = f"/v1/jobs/{job['id']}"
     silent = claim("laptop-1", "next_action_planning")
     until = silent["lease_expires_at"]
-    for _ in range(6):
+    for _ in range(8):
         time.sleep(0.5)
         until = api.post(f"{path}/heartbeat", {"fence": silent["fence"]})["lease_expires_at"]
     extended = until > silent["lease_expires_at"]

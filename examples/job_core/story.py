@@ -62,7 +62,7 @@ def a_run_with_steps() -> None:
 
 def replaced() -> None:
     tell("A pipeline for project 7, and a newer one before it is done.")
-    old = create("multi_step_pipeline", "project:7", seconds={"prepare": 1})
+    old = create("multi_step_pipeline", "project:7", seconds={"prepare": 2})
     running(old, "prepare")
     new = create("multi_step_pipeline", "project:7")
     old = api.ended(old["id"])

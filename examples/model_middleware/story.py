@@ -20,8 +20,8 @@ TTS = {
     "timeout_seconds": 2,
     "max_concurrency": 2,
     "retry": {"max_attempts": 3, "backoff_seconds": [0.2], "jitter": 0},
-    "result_ttl_seconds": 3,
-    "failed_ttl_seconds": 3,
+    "result_ttl_seconds": 5,
+    "failed_ttl_seconds": 5,
 }
 
 
