@@ -69,7 +69,6 @@ from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
 from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended
-from ledger.domain.flow_plan import base_of
 from ledger.domain.flows import sinks_of
 from ledger.domain.ids import JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step
@@ -191,11 +190,13 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, actor, at, command.if_version))
         case LockJob():
-            if refused := _kept_from(partition, job):
+            if refused := _is_paused(partition, job):
                 return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
                 return decision
+            if refused := _is_limited(partition, job):
+                return refused
             granted = tuple(e for e in decision if isinstance(e, LeaseGranted))
             return Decided(decision, job.id, granted)
         case Heartbeat():
@@ -228,24 +229,27 @@ def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None
     flow = job.request.flow
     if flow is not None:
         last = [plan.name for plan in sinks_of(flow)]
-        if step is None or len(last) > 1 or base_of(step.name) != last[0] != step.name:
-            return None
+        if step is None or last != [step.name]:
+            return None  # Of a step over a list the whole list is the result, not what is said now.
     if step is None:
         return None
     refused = mismatch(pinned.output_schema, word.output, "/output")
     return None if refused is None else replace(refused, job_id=job.id)
 
 
-def _kept_from(partition: Partition, job: Job) -> Rejected | None:
-    """Why nothing of the job may be leased now, whoever asks."""
+def _is_paused(partition: Partition, job: Job) -> Rejected | None:
     queue = partition.queues[job.request.queue]
-    if job.end is not None:
+    if job.end is not None or queue.paused is None:
         return None
-    if queue.paused is not None:
-        detail = f"the queue is paused: {queue.paused.reason}"
-        return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+    detail = f"the queue is paused: {queue.paused.reason}"
+    return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+
+
+def _is_limited(partition: Partition, job: Job) -> Rejected | None:
+    """Why a step that is due may not be leased now, whoever asks."""
+    queue = partition.queues[job.request.queue]
     full = queue.limits.full(job) if queue.limits else None
-    if full is None or all(held_lease(step) for step in job.steps):
+    if full is None:
         return None
     detail = f"{queue.limits.max_of(full)} jobs hold a lease under its limit"
     return Rejected(Rejection.LIMIT_REACHED, detail, job.id)
@@ -318,8 +322,9 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         told[job_id] = job, decision
         order += 1
     if command.beat is not None:
-        settled = {word.job_id for word in command.reports}
-        events.extend(runtimes.beat(partition, command.beat, at, settled))
+        settled = {(word.job_id, word.fence) for word in command.reports}
+        left = {job_id: leases.replayed(*before, at) for job_id, before in told.items()}
+        events.extend(runtimes.beat(partition, command.beat, at, settled, left))
     return Decided(tuple(events), refused=tuple(refused))
 
 
