@@ -42,8 +42,9 @@ def followed() -> None:
     with connect(f"{URL.replace('http', 'ws', 1)}/v1/jobs/{task['id']}/progress") as socket:
         for message in socket:
             task = json.loads(message)
-            progress = task["progress"]
-            if progress and (now := (progress["phase"], progress["percent"])) not in shown:
+            progress = task["progress"] or {"phase": None, "percent": 0}
+            now = (progress["phase"], progress["percent"])
+            if progress["phase"] and now not in shown:
                 tell(f"    {now[1]:5.0f} % {now[0]}")
                 shown.append(now)
     within = [RANGES[phase][0] <= percent <= RANGES[phase][1] for phase, percent in shown]
