@@ -14,13 +14,15 @@ from ledger.domain.events import (
     ResultWithdrawn,
 )
 from ledger.domain.ids import JobId, Micros
-from ledger.domain.job import Job, status
+from ledger.domain.job import Job, objects_to_delete, status
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
 from ledger.domain.remembered import Late
 from ledger.domain.steps import Status
 
 Decision = tuple[JobEvent, ...] | Rejected
+FAILED_FOR_GOOD = frozenset({Status.FAILED, Status.EXPIRED})
+"""Such a job is removed once its `failed_ttl_seconds` are over."""
 
 
 class Kept(Struct, frozen=True, gc=False):
@@ -34,6 +36,7 @@ class Kept(Struct, frozen=True, gc=False):
     collected_at: Micros | None
     result_expires_at: Micros | None
     withdrawn: bool
+    payload_withdrawn: bool
     erased: bool
 
 
@@ -54,8 +57,10 @@ def withdraw(partition: Partition, command: WithdrawResult, at: Micros) -> Decis
     if isinstance(kept, Rejected):
         return kept
     if command.why == "owner_removed":
-        return () if kept.withdrawn else (ResultWithdrawn(kept.job_id, "owner_removed"),)
-    if kept.status is Status.FAILED and kept.failed_ttl_us is not None:
+        if kept.payload_withdrawn or kept.erased:
+            return ()
+        return (ResultWithdrawn(kept.job_id, "owner_removed"),)
+    if kept.status in FAILED_FOR_GOOD and kept.failed_ttl_us is not None:
         is_due = at >= kept.finished_at + kept.failed_ttl_us
         return (JobErased(kept.job_id),) if is_due and not kept.erased else ()
     expires = kept.result_expires_at
@@ -68,6 +73,11 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     job = partition.job(command.job_id)
     if job is not None and job.end is None:
         return Rejected(Rejection.JOB_NOT_CLOSED, "the job is open", job.id, status(job))
+    if job is not None and not set(objects_to_delete(job)) <= set(command.keys):
+        missing = "not all that is to be deleted: look at the job again"
+        return Rejected(Rejection.VALIDATION_FAILED, missing, job.id, status(job), "/keys")
+    if job is not None and not objects_to_delete(job):
+        return ()
     return (ObjectsDeleted(command.job_id, command.keys),)
 
 
@@ -75,6 +85,8 @@ def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept 
     job = partition.job(job_id)
     if job is not None and job.end is None:
         return Rejected(Rejection.JOB_NOT_CLOSED, "the job has not ended", job_id, status(job))
+    if job is not None and job.erased:
+        return not_found(job_id)
     if job is not None:
         return _of_job(job)
     if closing is None:
@@ -89,6 +101,7 @@ def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept 
         late.collected_at if closing.collected_at is None else closing.collected_at,
         late.result_expires_at if closing.collected_at is None else closing.result_expires_at,
         late.withdrawn or closing.withdrawn,
+        late.payload_withdrawn or closing.payload_withdrawn,
         late.erased or closing.erased,
     )
 
@@ -104,5 +117,6 @@ def _of_job(job: Job) -> Kept:
         job.collected_at,
         job.result_expires_at,
         job.withdrawn,
+        job.payload_withdrawn,
         job.erased,
     )

@@ -17,7 +17,6 @@ from ledger.objects.errors import (
     StoreUnavailable,
 )
 from ledger.objects.folder import FolderStore
-from ledger.objects.object_keys import job_prefix, output_key, owner_prefix, payload_key
 from ledger.objects.store import PAGE_MAX, Listed, ObjectStore, Page, delete_prefix
 
 __all__ = [
@@ -36,9 +35,5 @@ __all__ = [
     "Page",
     "StoreUnavailable",
     "delete_prefix",
-    "job_prefix",
     "open_store",
-    "output_key",
-    "owner_prefix",
-    "payload_key",
 ]

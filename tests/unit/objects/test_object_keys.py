@@ -9,15 +9,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, new_job_id
-from ledger.objects.errors import InvalidKey
-from ledger.objects.object_keys import (
+from ledger.domain.object_keys import (
     SEGMENT_CHARS_MAX,
-    checked_key,
     job_prefix,
     output_key,
     owner_prefix,
     payload_key,
 )
+from ledger.objects.checked_keys import checked_key
+from ledger.objects.errors import InvalidKey
 
 pytestmark = pytest.mark.rule("S3.7")
 
