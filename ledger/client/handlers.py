@@ -30,7 +30,7 @@ from ledger.client.json_values import (
     hash_of,
     json_bytes,
 )
-from ledger.client.runtime_session import INVALID_OUTPUT
+from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.commands import (
     ProgressSaid,
     ReportedCancel,
@@ -153,7 +153,7 @@ class Handlers:
         held = order.held
         if not isinstance(order, Begin):
             return self._runs.get(held)
-        handler, is_async = self._handlers[held.body.type]
+        handler, is_async = self._handlers[held.worker_type]
         run = self._runs[held] = Run(held, Context(held, self._say), handler, is_async)
         return run
 
@@ -348,8 +348,8 @@ def _raised(run: Run, error: BaseException) -> Ending | None:
             log.warning(
                 "runtime.handler_failed",
                 job=held.job_id,
-                type=held.body.type,
-                attempt=held.attempt,
+                type=held.job.type,
+                attempt=held.item.attempt,
                 exc_info=error,
             )
             message = clean_text(f"{type(error).__name__}: {error}")

@@ -7,9 +7,9 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
+from ledger.domain.brief import Brief
 from ledger.domain.commands import (
     ProgressSaid,
     ReportedCancel,
@@ -18,7 +18,8 @@ from ledger.domain.commands import (
     ReportedResult,
     ReportedWait,
 )
-from ledger.domain.ids import Fence, JobId, StepName
+from ledger.domain.ids import Fence, JobId
+from ledger.log.inbox import AssignedItem
 
 if TYPE_CHECKING:
     from ledger.client.runtime_session import QueueSession
@@ -26,20 +27,12 @@ if TYPE_CHECKING:
 MARGIN_PART = 0.05
 """Of a lease: so long before its end work stops, if no extension came."""
 MARGIN_SECONDS_MAX = 2.0
+GRACE_PART = 0.1
+"""Of the time to stop by oneself: so long before its end a handler is stopped, so that the
+word of it is there in time."""
 
 Ending = ReportedResult | ReportedFailure | ReportedRelease | ReportedCancel | ReportedWait
 """A word that ends an attempt."""
-
-
-class JobBody(Struct, frozen=True, gc=False):
-    """What a runtime uses of a job's view."""
-
-    type: str
-    payload: Raw = Raw(b"{}")
-    labels: dict[str, str] = {}
-    lease_seconds: float = 60.0
-    timeout_seconds: float = 120.0
-    max_attempts: int = 1
 
 
 class Why(Enum):
@@ -60,10 +53,8 @@ class Held(Struct, gc=False, eq=False):
     session: QueueSession
     job_id: JobId
     fence: Fence
-    step: StepName
-    attempt: int
-    job: Raw
-    body: JobBody
+    item: AssignedItem
+    job: Brief
     stops_at: float = -inf
     """When work must stop unless an extension comes: a little before the lease ends by what was
     answered, counted from when it was asked."""
@@ -83,12 +74,27 @@ class Held(Struct, gc=False, eq=False):
     word: Ending | None = None
 
     @property
+    def worker_type(self) -> str:
+        """Which handler is to run it."""
+        return self.job.worker_type or self.job.type
+
+    @property
     def runs(self) -> bool:
         return self.began_at is not None and self.word is None and not self.lost
 
     @property
+    def ends_at(self) -> float:
+        """When its handler is to be stopped."""
+        return self.stops_at if self.cancel_at is None else min(self.cancel_at, self.stops_at)
+
+    @property
     def margin(self) -> float:
-        return min(MARGIN_SECONDS_MAX, self.body.lease_seconds * MARGIN_PART)
+        return min(MARGIN_SECONDS_MAX, self.job.lease_seconds * MARGIN_PART)
+
+
+def last_instant(asked_at: float, grace_seconds: float) -> float:
+    """For a handler that was asked to stop by itself within that time."""
+    return asked_at + grace_seconds - min(MARGIN_SECONDS_MAX, grace_seconds * GRACE_PART)
 
 
 class Begin(Struct, frozen=True, gc=False):
@@ -109,13 +115,3 @@ class Stop(Struct, frozen=True, gc=False):
 
 
 Order = Begin | AskToStop | Stop
-
-
-_decode_job = msgspec.json.Decoder(JobBody).decode
-
-
-def body_of(job: Raw) -> JobBody:
-    try:
-        return _decode_job(job)
-    except msgspec.MsgspecError:  # Of a later version: there is no handler for it.
-        return JobBody("")

@@ -13,6 +13,7 @@ from ledger.client.clock import monotonic
 from ledger.client.held import Held
 from ledger.client.json_values import TEXT_LENGTH_MAX, clean_text
 from ledger.domain.commands import ProgressSaid
+from ledger.domain.events import Ref
 from ledger.domain.ids import Fence, JobId, QueueName, StepName
 
 CODE_LENGTH_MAX = 100
@@ -141,7 +142,7 @@ class Context:
 
     @property
     def type(self) -> str:
-        return self._held.body.type
+        return self._held.job.type
 
     @property
     def queue(self) -> QueueName:
@@ -150,32 +151,49 @@ class Context:
     @property
     def payload(self) -> Any:
         if self._payload is msgspec.UNSET:
-            self._payload = msgspec.json.decode(self._held.body.payload)
+            self._payload = msgspec.json.decode(self._held.job.payload)
         return self._payload
 
     @property
     def labels(self) -> dict[str, str]:
-        return self._held.body.labels
+        return self._held.job.labels
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Outputs of the steps that this one needs, by name."""
+        inputs = self._held.job.inputs
+        return {name: msgspec.json.decode(output) for name, output in inputs.items()}
+
+    @property
+    def input_refs(self) -> dict[str, Ref]:
+        """Where those of them lie that are kept in the object store."""
+        return self._held.job.input_refs
+
+    @property
+    def item(self) -> Any:
+        """What this one is to work on, of a step that is done once for each item of a list."""
+        item = self._held.job.item
+        return None if item is msgspec.UNSET else msgspec.json.decode(item)
 
     @property
     def job(self) -> dict[str, Any]:
-        """All of it, as `GET /v1/jobs/{id}` gave it when it was assigned."""
+        """What running it takes, under the names of `GET /v1/jobs/{id}`, when it was assigned."""
         if self._job is None:
-            self._job = msgspec.json.decode(self._held.job)
+            self._job = _view_of(self._held)
         return self._job
 
     @property
     def step(self) -> StepName:
-        return self._held.step
+        return self._held.item.step
 
     @property
     def attempt(self) -> int:
         """1 at the first."""
-        return self._held.attempt
+        return self._held.item.attempt
 
     @property
     def max_attempts(self) -> int:
-        return self._held.body.max_attempts
+        return self._held.job.max_attempts
 
     @property
     def fence(self) -> Fence:
@@ -190,7 +208,7 @@ class Context:
     @property
     def timeout_seconds(self) -> float:
         """The attempt may not take longer, from its start."""
-        return self._held.body.timeout_seconds
+        return self._held.job.timeout_seconds
 
     def progress(
         self,
@@ -205,6 +223,35 @@ class Context:
             None if percent is None else float(percent), _clean(phase), _clean(message)
         )
         self._progress(self._held, said)
+
+
+def _view_of(held: Held) -> dict[str, Any]:
+    item, brief = held.item, held.job
+    return {
+        "id": held.job_id,
+        "type": brief.type,
+        "queue": held.session.queue,
+        "status": "leased",
+        "payload": msgspec.json.decode(brief.payload),
+        "payload_ref": msgspec.to_builtins(brief.payload_ref),
+        "labels": brief.labels,
+        "scope": brief.scope,
+        "priority": brief.priority,
+        "timeout_seconds": brief.timeout_seconds,
+        "lease_seconds": brief.lease_seconds,
+        "attempt": item.attempt,
+        "max_attempts": brief.max_attempts,
+        "lease": {
+            "runtime_id": held.session.runtime_id,
+            "step": item.step,
+            "fence": held.fence,
+            "since": item.lease_since,
+            "expires_at": item.lease_expires_at,
+        },
+        "retried_from": brief.retried_from,
+        "schedule": brief.schedule,
+        "created_at": brief.created_at,
+    }
 
 
 def _clean(text: str | None) -> str | None:

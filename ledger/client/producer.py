@@ -390,7 +390,7 @@ class Producer:
     def _place(self, checked: Checked) -> tuple[str, int]:
         if self._partitions is None:
             raise ValueError("use it as `async with Producer(…) as producer`")
-        command = checked.asked.command
+        command = checked.command
         return topic_of(command, self._topics), partition_for(command, self._partitions)
 
     async def _patiently(self, futures: Sequence[asyncio.Future[Reply]]) -> None:

@@ -1,22 +1,32 @@
-"""What a client sends, checked before it is sent by the decoder that the owner reads it with: what
-passes here is no dead letter there, and never of a shape that its type does not have."""
+"""What a client sends, checked before it is sent as its owner will check it: what passes here is no
+dead letter there, and never of a shape that its type does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import TypedDict
 
+import msgspec
 from msgspec import Struct
 
 from ledger.client.clock import wall_clock
 from ledger.client.errors import Refused
 from ledger.client.json_values import hash_of, json_bytes
-from ledger.domain.commands import Asked, RequestJob
-from ledger.domain.ids import INLINE_BYTES_MAX, CommandId
+from ledger.domain.commands import Asked, Command, RequestJob
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, rfc3339_micros
 from ledger.domain.rejections import Rejection
 from ledger.domain.strict_json import MalformedJson, UnsafeInteger
-from ledger.log.command_codec import Misshapen, Unreadable, command_from, routing_key
+from ledger.log.command_codec import (
+    COMMAND_ID_LENGTH_MAX,
+    Misshapen,
+    Unreadable,
+    command_from,
+    request_from,
+    routing_key,
+)
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
 from ledger.log.records import Header, Outgoing, ReadHeader
@@ -55,12 +65,9 @@ class RequestFields(TypedDict, total=False):
 class Checked(Struct, frozen=True, gc=False):
     """Ready to be sent."""
 
-    asked: Asked
+    command_id: CommandId
+    command: Command
     record: Outgoing
-
-    @property
-    def command_id(self) -> CommandId:
-        return self.asked.command_id
 
 
 def checked_request(
@@ -74,30 +81,28 @@ def checked_request(
 ) -> Checked:
     """The body of `POST /v1/jobs`. Raises `Refused`.
 
-    `payload_hash` is made here only where a key needs it.
+    `payload_hash` is made here only where a key needs it. Hot: 11 us. What `json_bytes` writes is
+    strict, so the owner's own reader, which takes 17 more, is asked only about what is long,
+    misshapen, or under headers that are not plainly good: it says why.
     """
     body = dict(fields)
-    payload = body.pop("payload", {})
-    data = _encoded(payload, command_id, "/payload")
-    if len(data) > INLINE_BYTES_MAX:
-        raise Refused(
-            PAYLOAD_TOO_LARGE,
-            f"the payload takes {len(data)} bytes; {INLINE_BYTES_MAX} fit",
-            command_id=command_id,
-            pointer="/payload",
-        )
+    payload = body.setdefault("payload", {})
     if body.get("idempotency_key") is not None and "payload_hash" not in body:
-        body["payload_hash"] = hash_of(payload, data)
-    value = _encoded(body, command_id, "")[:-1] + b',"payload":' + data + b"}"
-    headers = cloud_event(
-        record_id=command_id,
-        source=source,
-        record_type=RequestJob.TYPE,
-        at=wall_clock(),
-        reply_to=reply_to,
-        actor=actor,
-        traceparent=traceparent,
-    )
+        body["payload_hash"] = hash_of(payload, _encoded(payload, command_id, "/payload"))
+    try:
+        value = json_bytes(body)
+    except (MalformedJson, UnsafeInteger):
+        _encoded(payload, command_id, "/payload")
+        value = _encoded(body, command_id, "")
+    if len(value) > INLINE_BYTES_MAX:
+        _check_size(_encoded(payload, command_id, "/payload"), command_id)
+    elif _is_plain(command_id) and (frame := _frame(source, actor, reply_to, traceparent)):
+        with suppress(msgspec.DecodeError):
+            command = request_from(value)
+            sent_at = rfc3339_micros(wall_clock())
+            headers = [*frame, ("ce_id", command_id.encode()), ("ce_time", sent_at.encode())]
+            return Checked(command_id, command, (command.queue.encode(), value, headers))
+    headers = _headers(RequestJob.TYPE, command_id, source, actor, reply_to, traceparent)
     return _checked(value, headers, command_id)
 
 
@@ -111,15 +116,57 @@ def checked_command(
     reply_to: str = "",
 ) -> Checked:
     """Of any other type. Raises `Refused`."""
-    headers = cloud_event(
-        record_id=command_id,
-        source=source,
-        record_type=record_type,
-        at=wall_clock(),
-        reply_to=reply_to,
-        actor=actor,
-    )
+    headers = _headers(record_type, command_id, source, actor, reply_to)
     return _checked(_encoded(body, command_id, ""), headers, command_id)
+
+
+def _check_size(payload: bytes, command_id: CommandId) -> None:
+    if len(payload) > INLINE_BYTES_MAX:
+        raise Refused(
+            PAYLOAD_TOO_LARGE,
+            f"the payload takes {len(payload)} bytes; {INLINE_BYTES_MAX} fit",
+            command_id=command_id,
+            pointer="/payload",
+        )
+
+
+def _is_plain(command_id: CommandId) -> bool:
+    return 0 < len(command_id) <= COMMAND_ID_LENGTH_MAX and command_id.isprintable()
+
+
+@lru_cache(maxsize=64)
+def _frame(source: str, actor: str, reply_to: str, traceparent: str) -> tuple[Header, ...]:
+    """A request's headers but for its id and time; none where the owner would not take them."""
+    sample = CommandId("-")
+    try:
+        headers = _headers(RequestJob.TYPE, sample, source, actor, reply_to, traceparent)
+        _checked(b'{"type":"any"}', headers, sample)
+    except Refused:
+        return ()
+    return tuple(header for header in headers if header[0] not in ("ce_id", "ce_time"))
+
+
+def _headers(
+    record_type: str,
+    command_id: CommandId,
+    source: str,
+    actor: str,
+    reply_to: str,
+    traceparent: str = "",
+) -> list[Header]:
+    try:
+        return cloud_event(
+            record_id=command_id,
+            source=source,
+            record_type=record_type,
+            at=wall_clock(),
+            reply_to=reply_to,
+            actor=actor,
+            traceparent=traceparent,
+        )
+    except UnicodeEncodeError:
+        detail = "a lone surrogate in a header"
+        raise Refused(MALFORMED_JSON, detail, command_id=command_id) from None
 
 
 def _encoded(value: object, command_id: CommandId, pointer: str) -> bytes:
@@ -154,7 +201,7 @@ def _checked(value: bytes, headers: list[Header], command_id: CommandId) -> Chec
                 raise Refused(
                     Rejection.JOB_NOT_FOUND, str(error), command_id=command_id, pointer="/job_id"
                 ) from None
-            return Checked(found, (key.encode(), value, headers))
+            return Checked(command_id, found.command, (key.encode(), value, headers))
         case Misshapen():
             raise Refused(
                 Rejection.VALIDATION_FAILED,

@@ -65,7 +65,7 @@ class RetryAsk(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     fatal_codes: Annotated[tuple[Code, ...], Meta(max_length=100)] | UnsetType = UNSET
 
 
-class RequestJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RequestJob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The body of `POST /v1/jobs`. What is absent is the template's to say, else a default."""
 
     TYPE: ClassVar[str] = "ledger.job.request.v1"

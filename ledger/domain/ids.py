@@ -52,15 +52,16 @@ _FIRST, _LAST = -62_135_596_800, 253_402_300_799
 def new_job_id(queue: QueueName, at: Micros, seed: bytes) -> JobId:
     """The id of the job that `seed` (its key's or its command's id) asks for at `at`.
 
-    A uuid7 (RFC 9562): 48 bits of milliseconds, then 74 bits of a digest of `seed` where others
-    draw random bits, so that the same ask at the same instant has the same id.
+    Of its uuid7 the chance is a digest of `seed`: the same ask at the same instant has the same id.
     """
+    return JobId(f"{queue}.{uuid7(at, blake2b(seed, digest_size=10).hexdigest())}")
+
+
+def uuid7(at: Micros, chance: str) -> str:
+    """RFC 9562: 48 bits of milliseconds, then 74 of the 80 bits that `chance` has in hex digits."""
     time = f"{at // 1000 & 0xFFFF_FFFF_FFFF:012x}"
-    chance = blake2b(seed, digest_size=10).hexdigest()
     variant = _VARIANT[chance[3]]
-    return JobId(
-        f"{queue}.{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
-    )
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
 
 
 def queue_of(job_id: str) -> QueueName | None:
@@ -73,7 +74,7 @@ def queue_of(job_id: str) -> QueueName | None:
 
 def rfc3339(at: Micros) -> str:
     """UTC with milliseconds and `Z`, as the HTTP contract writes instants (cut, not rounded)."""
-    return f"{_second(at // SECOND)}.{at % SECOND // 1000:03}Z"
+    return _millisecond(at // 1000)
 
 
 def rfc3339_micros(at: Micros) -> str:
@@ -82,8 +83,14 @@ def rfc3339_micros(at: Micros) -> str:
 
 
 @lru_cache(maxsize=4096)
+def _millisecond(milliseconds: int) -> str:
+    """Cached: an instant of one entry is written for every job in it."""
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=4096)
 def _second(seconds: int) -> str:
-    """Cached: a job's view has five instants, and those of a batch lie within few seconds.
+    """Cached: the instants of a batch lie within few seconds.
 
     Years end at 9999: an instant beyond, as no rule of ours makes it, is shown as their end.
     """

@@ -55,19 +55,22 @@ def beat(
 ) -> tuple[Event, ...]:
     """The facts in a beat: a session that begins or ends, leases that move, progress.
 
-    `settled` are jobs that the same record reports on: they are not prolonged.
+    `settled` are jobs that the same record reports on: no lease of theirs is prolonged, for what is
+    reported may end it.
     """
     if is_older(partition, command):
         return ()
     events: list[Event] = list(_session(partition, command))
     moved: list[Extension] = []
-    passed = set(settled)
+    passed: set[tuple[JobId, Fence]] = set()
     for held in command.leases:
-        found = None if held.job_id in passed else holding(partition, command, held)
+        lease = (held.job_id, held.fence)
+        known = held.job_id in settled or lease in passed
+        found = None if known else holding(partition, command, held)
         if found is None:
             continue
         job, step = found
-        passed.add(job.id)
+        passed.add(lease)
         if held.progress is not None:
             said = merged(partition.deferred_word(job.id, held.fence), held.progress)
             events += leases.started(job, step, at)

@@ -140,6 +140,11 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
     )
 
 
+def request_from(value: bytes) -> RequestJob:
+    """Of what is known to be strict JSON. Raises `msgspec.DecodeError` for another form."""
+    return _decode_request(value)
+
+
 def topic_of(command: Command, topics: Topics) -> str:
     """The intake that a command goes to."""
     return topics.requests if isinstance(command, RequestJob) else topics.commands
@@ -309,6 +314,7 @@ _encode = msgspec.json.Encoder().encode
 _DECODERS: dict[str, tuple[msgspec.json.Decoder[Command], tuple[str, ...]]] = {
     name: (msgspec.json.Decoder(kind), raw_fields(kind)) for name, kind in TYPES.items()
 }
+_decode_request = msgspec.json.Decoder(RequestJob).decode
 _TEMPLATE_RAWS = raw_fields(Template)
 _SCHEDULE_RAWS = raw_fields(Schedule)
 _REPORTED_RAWS = {kind: raw_fields(kind) for kind in get_args(Reported)}

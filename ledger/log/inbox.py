@@ -10,14 +10,16 @@ from typing import ClassVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import force_setattr
 
+from ledger.domain.brief import Brief
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
 from ledger.log.headers import cloud_event, text_header
 from ledger.log.records import Outgoing, Record
 
 
 class AssignedItem(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One assignment. A void one only fills its number: the lease has ended meanwhile."""
+    """One assignment. A void one only fills its number, and has no `job`: the lease has ended."""
 
     number: int
     """Gapless per session and queue; a runtime takes only the last one + 1."""
@@ -25,12 +27,13 @@ class AssignedItem(Struct, frozen=True, gc=False, omit_defaults=True):
     step: StepName
     attempt: int
     fence: Fence
+    lease_since: str
     lease_expires_at: str
     lease_seconds: float
     """What was left of it when this was sent."""
     beat: int
     """The runtime's beat on which it was granted."""
-    job: Raw
+    job: Brief | None = None
     void: bool = False
 
 
@@ -111,6 +114,21 @@ def inbox_from(record: Record) -> InboxRecord | None:
     if decoder is None or record.value is None:
         return None
     try:
-        return decoder.decode(record.value)
+        content = decoder.decode(record.value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    if type(content) is Assigned:
+        for item in content.items:
+            if item.job is not None:
+                _detach(item.job)
+    return content
+
+
+def _detach(brief: Brief) -> None:
+    """Give its JSON bytes of its own: they would keep the record of all assignments alive."""
+    force_setattr(brief, "payload", brief.payload.copy())
+    if brief.inputs:
+        inputs = {name: output.copy() for name, output in brief.inputs.items()}
+        force_setattr(brief, "inputs", inputs)
+    if isinstance(brief.item, Raw):
+        force_setattr(brief, "item", brief.item.copy())

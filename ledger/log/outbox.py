@@ -18,7 +18,8 @@ RECORD_BYTES_MAX = BATCH_BYTES_MAX - 128
 WAITING_MAX = 100_000
 """Records of one partition that wait for a batch; more are refused at once."""
 
-_Waiting = tuple[Sequence[Outgoing], asyncio.Future[int]]
+_Waiting = tuple[Sequence[Outgoing], int, asyncio.Future[int]]
+"""Records, their size, and who waits for the offset of the first."""
 
 
 class _Lane:
@@ -75,14 +76,14 @@ class Outbox:
             raise LogUnavailable("the outbox is closed")
         if not records:
             raise ValueError("nothing to send")
-        largest = max(map(size_of, records))
-        if largest > RECORD_BYTES_MAX:
+        sizes = [size_of(record) for record in records]
+        if (largest := max(sizes)) > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"a record takes {largest} bytes; {RECORD_BYTES_MAX} fit")
         lane = self._lanes.setdefault((topic, partition), _Lane())
         if lane.records + len(records) > WAITING_MAX and lane.records:
             raise LogUnavailable(f"{lane.records} records wait for {topic}[{partition}] already")
         base: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        lane.waiting.append((records, base))
+        lane.waiting.append((records, sum(sizes), base))
         lane.records += len(records)
         if lane.task is None:
             lane.task = asyncio.create_task(self._run(topic, partition, lane))
@@ -95,16 +96,19 @@ class Outbox:
     async def _run(self, topic: str, partition: int, lane: _Lane) -> None:
         try:
             while lane.waiting:
-                group, records = _next_group(lane)
+                group, records, size = _next_group(lane)
+                if not group:
+                    continue
+                parts = [records] if size <= RECORD_BYTES_MAX else _cut(records)
                 try:
-                    base = await self._append(topic, partition, records)
+                    base = await self._append(topic, partition, parts)
                 except Exception as error:
                     _fail(group, error)
                     continue
                 except asyncio.CancelledError:
                     _fail(group, LogUnavailable("the outbox was closed"))
                     raise
-                for sent, waiter in group:
+                for sent, _, waiter in group:
                     if not waiter.done():
                         waiter.set_result(base)
                     base += len(sent)
@@ -113,12 +117,12 @@ class Outbox:
             _fail(lane.waiting, LogUnavailable("the outbox was closed"))
             lane.waiting.clear()
 
-    async def _append(self, topic: str, partition: int, records: Sequence[Outgoing]) -> int:
-        """In one batch, unless a single call is larger. The offset of the first record."""
+    async def _append(self, topic: str, partition: int, parts: Sequence[Sequence[Outgoing]]) -> int:
+        """Each in one batch. The offset of the first record."""
         first: int | None = None
         producer = await self._started()
         try:
-            for part in _cut(records):
+            for part in parts:
                 batch = producer.batch(part, timestamp=0)
                 sent = await producer.send(topic, partition, batch)
                 appended = await producer.acknowledged(sent)
@@ -158,23 +162,23 @@ def size_of(record: Outgoing) -> int:
     return size
 
 
-def _next_group(lane: _Lane) -> tuple[list[_Waiting], list[Outgoing]]:
-    """Whole calls, as many as fit one batch; one at least."""
+def _next_group(lane: _Lane) -> tuple[list[_Waiting], list[Outgoing], int]:
+    """Whole calls, as many as fit one batch; one at least. Their records, and the size of these."""
     group: list[_Waiting] = []
     records: list[Outgoing] = []
     size = 0
     while lane.waiting:
-        of_next = sum(map(size_of, lane.waiting[0][0]))
+        of_next = lane.waiting[0][1]
         if group and size + of_next > RECORD_BYTES_MAX:
             break
         waiting = lane.waiting.popleft()
         lane.records -= len(waiting[0])
-        if waiting[1].done():
+        if waiting[2].done():
             continue  # Whoever asked has gone before anything was sent.
         group.append(waiting)
         records += waiting[0]
         size += of_next
-    return group, records
+    return group, records, size
 
 
 def _cut(records: Sequence[Outgoing]) -> list[list[Outgoing]]:
@@ -191,6 +195,6 @@ def _cut(records: Sequence[Outgoing]) -> list[list[Outgoing]]:
 
 
 def _fail(group: Sequence[_Waiting] | deque[_Waiting], error: Exception) -> None:
-    for _, waiter in group:
+    for _, _, waiter in group:
         if not waiter.done():
             waiter.set_exception(error)

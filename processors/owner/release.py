@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
+from ledger.domain.brief import brief_of
 from ledger.domain.commands import CancelPart, ConfirmPart, Where
 from ledger.domain.ids import (
     LEDGER_QUEUE,
@@ -24,7 +24,6 @@ from ledger.domain.ids import (
     rfc3339,
 )
 from ledger.domain.job import Cancel, Job, Lease, Step, cancel_of, held_lease
-from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition
 from ledger.domain.runtimes import news
 from ledger.log.command_codec import command_record
@@ -48,7 +47,7 @@ from processors.owner.seams import Seams
 from processors.owner.turn import Effects, Heard
 
 ITEMS_BYTES_MAX = 256_000
-"""Of assignments in one record."""
+"""Of assignments in one record, unless a single one takes more."""
 Batches = dict[tuple[str, int], list[Outgoing]]
 
 
@@ -136,15 +135,16 @@ class Release:
             return _void(number, job_id, credit)
         step, lease = found
         return AssignedItem(
-            number=number,
-            job_id=job_id,
-            step=step.name,
-            attempt=step.attempt,
-            fence=lease.fence,
-            lease_expires_at=rfc3339(lease.until),
-            lease_seconds=max(0, lease.until - at) / SECOND,
-            beat=credit.beat,
-            job=Raw(job_json(job)),
+            number,
+            job_id,
+            step.name,
+            step.attempt,
+            lease.fence,
+            rfc3339(lease.since),
+            rfc3339(lease.until),
+            max(0, lease.until - at) / SECOND,
+            credit.beat,
+            brief_of(job, step),
         )
 
     def _assign(
@@ -155,20 +155,19 @@ class Release:
         items: list[AssignedItem],
         at: Micros,
     ) -> None:
+        """Encoded once; what is too large for one record again, in parts that should fit."""
         credit.sent_at = at
-        size, chunk = 0, []
-        for item in items:
-            chunk.append(item)
-            size += len(memoryview(item.job)) + 400
-            if size >= ITEMS_BYTES_MAX:
-                self._put(
-                    batches, queue, credit.runtime_id, Assigned(credit.session, queue, tuple(chunk))
-                )
-                size, chunk = 0, []
-        if chunk:
-            self._put(
-                batches, queue, credit.runtime_id, Assigned(credit.session, queue, tuple(chunk))
-            )
+        if not items or queue not in self.inboxes:
+            return
+        content = Assigned(credit.session, queue, tuple(items))
+        record = self._inbox_record(content, credit.runtime_id)
+        size = len(record[1] or b"")
+        if size <= ITEMS_BYTES_MAX or len(items) == 1:
+            self._post(batches, queue, credit.runtime_id, record)
+            return
+        fit = max(1, len(items) * ITEMS_BYTES_MAX // size)
+        for first in range(0, len(items), fit):
+            self._assign(batches, queue, credit, items[first : first + fit], at)
 
     def _resend(self, batches: Batches, queue: QueueName, credit: Credit, at: Micros) -> None:
         """What is on record as given and not confirmed, in order; ended ones fill their number."""
@@ -244,9 +243,13 @@ class Release:
         self, batches: Batches, queue: QueueName, runtime_id: RuntimeId, content: InboxRecord
     ) -> None:
         if queue in self.inboxes:
-            target = partition_of(runtime_id, INBOX_PARTITIONS)
-            record = self._inbox_record(content, runtime_id)
-            batches[self._seams.topics.assigned(queue), target].append(record)
+            self._post(batches, queue, runtime_id, self._inbox_record(content, runtime_id))
+
+    def _post(
+        self, batches: Batches, queue: QueueName, runtime_id: RuntimeId, record: Outgoing
+    ) -> None:
+        target = partition_of(runtime_id, INBOX_PARTITIONS)
+        batches[self._seams.topics.assigned(queue), target].append(record)
 
     def _inbox_record(self, content: InboxRecord, runtime_id: RuntimeId | None) -> Outgoing:
         self._count += 1
@@ -302,9 +305,9 @@ def _void(number: int, job_id: JobId, credit: Credit) -> AssignedItem:
         step=MAIN,
         attempt=0,
         fence=Fence(0),
+        lease_since="",
         lease_expires_at="",
         lease_seconds=0,
         beat=credit.beat,
-        job=Raw(b"null"),
         void=True,
     )

@@ -28,6 +28,7 @@ _BY_NAME: dict[str, Any] = {
     "priority": 7,
     "percent": 62.5,
     "jitter": 0.25,
+    "inputs": {"gliederung": Raw('{"a":"é"}'.encode())},
     "message": "Grüße; 100 %\n😀",
 }
 
@@ -71,6 +72,8 @@ def _value(name: str, hint: Any) -> Any:
         if arguments[-1] is not Ellipsis:
             return tuple(_value(name, argument) for argument in arguments)
         return (_value(name, arguments[0]),)
+    if origin is dict and isinstance(arguments[1], type) and issubclass(arguments[1], Struct):
+        return {"user": full(arguments[1])}
     if origin is dict:
         return {"user": "u1", "projekt": "Öl"}
     if isinstance(hint, type) and issubclass(hint, Struct):

@@ -306,6 +306,17 @@ async def test_a_record_that_fits_no_batch_is_refused_before_anything_is_sent(
     assert await outbox.send_one(topics.commands, 0, some(1)[0]) == 0
 
 
+async def test_a_call_that_was_given_up_before_its_turn_sends_nothing(
+    outbox: Outbox, topics: Topics
+) -> None:
+    gone = asyncio.create_task(outbox.send(topics.requests, 2, some(3)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await outbox.send(topics.requests, 2, some(1)) == 0
+
+
 async def test_a_caller_that_gives_up_does_not_disturb_the_others(
     outbox: Outbox, topics: Topics
 ) -> None:

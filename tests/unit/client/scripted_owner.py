@@ -3,7 +3,6 @@ wire. For the session of a runtime without a broker, on a clock that the test tu
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from msgspec import Raw
@@ -11,6 +10,7 @@ from msgspec import Raw
 from ledger.client.command_ids import new_session
 from ledger.client.held import Begin, Held, Order
 from ledger.client.runtime_session import QueueSession
+from ledger.domain.brief import Brief
 from ledger.domain.commands import Beat, Report, Reported, ReportedResult
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
 from ledger.log.inbox import (
@@ -27,16 +27,12 @@ QUEUE = QueueName("q")
 RUNTIME = RuntimeId("r1")
 LEASE_SECONDS = 60.0
 PERIOD_SECONDS = 5.0
+INSTANT = "2026-01-01T12:00:00.000Z"
 UUID = "01890000-0000-7000-8000-{:012x}"
 
 
 def job_id(number: int) -> JobId:
     return JobId(f"{QUEUE}.{UUID.format(number)}")
-
-
-def job_json(*, type: str = "echo", lease_seconds: float = LEASE_SECONDS) -> Raw:
-    job = {"type": type, "payload": {"n": 1}, "lease_seconds": lease_seconds, "later": [1]}
-    return Raw(json.dumps(job).encode())
 
 
 @dataclass
@@ -46,6 +42,8 @@ class World:
     now: float = 1000.0
     lease_seconds: float = LEASE_SECONDS
     slots: int = 10
+    inputs: dict[str, Raw] = field(default_factory=dict)
+    """Of every job."""
     numbers: int = 0
     said: list[Report | Beat] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
@@ -108,16 +106,21 @@ class World:
                 step=StepName("main"),
                 attempt=1,
                 fence=Fence(1),
-                lease_expires_at="",
+                lease_since=INSTANT,
+                lease_expires_at=INSTANT,
                 lease_seconds=self.lease_seconds if lease_left is None else lease_left,
                 beat=self.session.beat if beat is None else beat,
-                job=job_json(type=type, lease_seconds=self.lease_seconds),
+                job=None if void else self._brief(type),
                 void=void,
             )
             for number in numbers
         )
         record = Assigned(session or self.session.session, QUEUE, items)
         return self._taken(self.session.take(record, self.now))
+
+    def _brief(self, type: str) -> Brief:
+        payload = Raw(b'{"n":1}')
+        return Brief(type, payload, 120.0, self.lease_seconds, INSTANT, inputs=self.inputs)
 
     def answer(
         self,

@@ -18,7 +18,7 @@ from ledger.client.job_context import (
     JobFailure,
 )
 from ledger.client.json_values import NULL_HASH
-from ledger.client.runtime_session import INVALID_OUTPUT
+from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
     ProgressSaid,
@@ -29,7 +29,7 @@ from ledger.domain.commands import (
     ReportedWait,
 )
 from ledger.domain.ids import INLINE_BYTES_MAX
-from tests.unit.client.scripted_owner import World
+from tests.unit.client.scripted_owner import INSTANT, World
 
 PATIENCE_SECONDS = 10.0
 
@@ -210,10 +210,50 @@ async def test_the_context_knows_its_job(desks: Desks) -> None:
     assert (ctx.type, ctx.queue, ctx.payload, ctx.labels) == ("echo", "q", {"n": 1}, {})
     assert (ctx.attempt, ctx.fence, ctx.step) == (1, 1, "main")
     assert ctx.idempotency_key == f"{held.job_id}:1"
-    assert ctx.job["lease_seconds"] == 60.0
+    assert ctx.inputs == {}
+    assert (ctx.max_attempts, ctx.timeout_seconds) == (4, 120.0)
+    assert ctx.job == {
+        "id": held.job_id,
+        "type": "echo",
+        "queue": "q",
+        "status": "leased",
+        "payload": {"n": 1},
+        "payload_ref": None,
+        "labels": {},
+        "scope": None,
+        "priority": 5,
+        "timeout_seconds": 120.0,
+        "lease_seconds": 60.0,
+        "attempt": 1,
+        "max_attempts": 4,
+        "lease": {
+            "runtime_id": "r1",
+            "step": "main",
+            "fence": 1,
+            "since": INSTANT,
+            "expires_at": INSTANT,
+        },
+        "retried_from": None,
+        "schedule": None,
+        "created_at": INSTANT,
+    }
     assert not ctx.cancelled
     with pytest.raises(ValueError, match="percentage"):
         ctx.progress(101)
+
+
+async def test_a_handler_is_given_the_outputs_of_the_steps_that_its_own_needs(
+    desks: Desks,
+) -> None:
+    async def handler(ctx: Context) -> object:
+        return ctx.inputs["outline"]["sections"]
+
+    desk = desks.of(handler)
+    desk.world.inputs = {"outline": Raw(b'{"sections":[1,2]}')}
+    desk.give()
+    word = await desk.word()
+    assert isinstance(word, ReportedResult)
+    assert word.output == Raw(b"[1,2]")
 
 
 async def test_jobs_run_side_by_side_in_loop_and_threads(desks: Desks) -> None:

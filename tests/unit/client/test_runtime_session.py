@@ -5,14 +5,8 @@ import pytest
 from msgspec import Raw
 
 from ledger.client.held import AskToStop, Stop, Why
-from ledger.client.runtime_session import (
-    FACTS_MAX,
-    HELD_MAX,
-    INVALID_OUTPUT,
-    PERIOD_SECONDS_MIN,
-    PROGRESS_BYTES_MAX,
-    WORDS_BYTES_MAX,
-)
+from ledger.client.runtime_session import HELD_MAX, PERIOD_SECONDS_MIN
+from ledger.client.words import FACTS_MAX, INVALID_OUTPUT, PROGRESS_BYTES_MAX, WORDS_BYTES_MAX
 from ledger.domain.commands import (
     ProgressSaid,
     Report,

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from ledger.client.held import Begin
 from ledger.client.runtime_session import QueueSession
+from ledger.domain.brief import brief_of
 from ledger.domain.commands import Command, ReportedResult, RequestJob, Template
 from ledger.domain.events import JobRequested, LeaseGranted
 from ledger.domain.failures import Retry
@@ -82,17 +83,17 @@ class Conversation:
         job = requested()
         leased = evolve(job, granted(), NOW)
         assert isinstance(leased, Job)
-        self._job = leased
         item = AssignedItem(
             number=1,
             job_id=JOB_ID,
             step=MAIN,
             attempt=1,
             fence=Fence(1),
+            lease_since=rfc3339(NOW),
             lease_expires_at=rfc3339(granted().until),
             lease_seconds=60.0,
             beat=2,
-            job=Raw(job_json(leased)),
+            job=brief_of(leased, leased.steps[0]),
         )
         request = RequestJob(
             type="quiz_generation",
@@ -205,14 +206,14 @@ def rendered(topic: str, partition: int, record: Outgoing) -> str:
 
 
 def _without_views(value: Any) -> Any:
-    """A job's view is long, and is shown elsewhere."""
+    """A job's view, which a reply carries, is long, and is shown elsewhere."""
     if isinstance(value, list):
         return [_without_views(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         key: {name: item[name] for name in SHOWN} | {"…": "as GET /v1/jobs/{id} gives it"}
-        if key == "job"
+        if key == "job" and "status" in item
         else _without_views(item)
         for key, item in value.items()
     }
