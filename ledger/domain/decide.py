@@ -224,7 +224,7 @@ def _wrong_output(
     Of one that lies elsewhere whoever moved it has looked; here only whose it is."""
     if not isinstance(word, SubmitResult | ReportedResult) or job.end is not None:
         return None
-    if word.output_ref is not None:
+    if word.output_ref is not None and word.output is UNSET:
         return _foreign_output(job, word.output_ref, word.fence, command_id)
     version = job.request.template_version
     if version is None or word.output is UNSET:
@@ -315,9 +315,7 @@ def _start_bulk(partition: Partition, command: CancelJobs, asked: Asked) -> Deci
 
 
 # --- Runtimes ------------------------------------------------------------------------------------
-def _report(
-    partition: Partition, command: Report, command_id: CommandId, at: Micros
-) -> Decision:
+def _report(partition: Partition, command: Report, command_id: CommandId, at: Micros) -> Decision:
     """Each word is decided on what the words before it left; a refused one stops no other."""
     told: dict[JobId, tuple[Job, tuple[JobEvent, ...]]] = {}
     events: list[Event] = []

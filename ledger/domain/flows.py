@@ -363,6 +363,8 @@ def nested(extract: Raw) -> Any:
     """Values by pointer as the object that the pointers lead into."""
     whole: dict[str, Any] = {}
     for pointer, value in msgspec.json.decode(extract).items():
+        if pointer == "/payload":
+            continue  # A hash, for those who only compare.
         *path, last = parts(pointer)
         inner = whole
         for name in path:

@@ -3,6 +3,9 @@ a cleaner finds what is due and asks; the rules say whether it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import assert_never
+
 from msgspec import Struct
 
 from ledger.domain.commands import Closing, CollectJob, ConfirmDeleted, WithdrawResult
@@ -14,10 +17,10 @@ from ledger.domain.events import (
     ResultWithdrawn,
 )
 from ledger.domain.ids import JobId, Micros
-from ledger.domain.job import Job, objects_to_delete, status
+from ledger.domain.job import Job, objects_of, objects_to_delete, status
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
-from ledger.domain.remembered import Late
+from ledger.domain.remembered import Late, LateEvent
 from ledger.domain.steps import Status
 
 Decision = tuple[JobEvent, ...] | Rejected
@@ -45,6 +48,8 @@ def collect(partition: Partition, command: CollectJob, at: Micros) -> Decision:
     kept = _kept(partition, command.job_id, command.closing)
     if isinstance(kept, Rejected):
         return kept
+    if kept.erased:
+        return not_found(command.job_id)
     if kept.status is not Status.SUCCEEDED or kept.collected_at is not None:
         return ()
     ttl = kept.result_ttl_us
@@ -81,12 +86,37 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     return (ObjectsDeleted(command.job_id, command.keys),)
 
 
+def wrong_of_late(job: Job, event: LateEvent, at: Micros) -> Iterator[str]:
+    """What is wrong with such a fact on an ended job: nothing goes before its time, nor before it
+    was withdrawn (I19)."""
+    match event:
+        case JobCollected():
+            if job.end is not Status.SUCCEEDED:
+                yield f"collected, and {job.end}"
+        case ResultWithdrawn(why="expired"):
+            if job.result_expires_at is None or at < job.result_expires_at:
+                yield "withdrawn before its time"
+        case JobErased():
+            due = None if (ttl := job.request.failed_ttl_us) is None else _finished(job) + ttl
+            if job.end not in FAILED_FOR_GOOD or due is None or at < due:
+                yield "erased before its time"
+        case ObjectsDeleted(keys=keys):
+            if not set(objects_of(job)).isdisjoint(keys) and not objects_to_delete(job):
+                yield "objects deleted that were not withdrawn"
+        case ResultWithdrawn():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _finished(job: Job) -> Micros:
+    return job.finished_at or job.created_at
+
+
 def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept | Rejected:
     job = partition.job(job_id)
     if job is not None and job.end is None:
         return Rejected(Rejection.JOB_NOT_CLOSED, "the job has not ended", job_id, status(job))
-    if job is not None and job.erased:
-        return not_found(job_id)
     if job is not None:
         return _of_job(job)
     if closing is None:
@@ -111,7 +141,7 @@ def _of_job(job: Job) -> Kept:
     return Kept(
         job.id,
         job.end,
-        job.finished_at or job.created_at,
+        _finished(job),
         job.request.result_ttl_us,
         job.request.failed_ttl_us,
         job.collected_at,
