@@ -15,16 +15,19 @@ from api import (
     attempts,
     commands,
     documentation,
+    event_streams,
     health,
     jobs,
     openapi,
     operations,
+    progress_sockets,
     queues,
     runtimes,
 )
 from api.claims import Claims
 from api.clock import wall_clock
 from api.gateway import opened
+from api.live import opened_live
 from api.metrics import Metrics
 from api.operation import Answer, Ask, Operation, Principal, Services
 from api.positions import Seen
@@ -42,6 +45,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
     *commands.OPERATIONS,
+    *event_streams.OPERATIONS,
     *health.OPERATIONS,
 )
 """Every route, in the order of the documentation."""
@@ -101,24 +105,33 @@ def create_app(
                 return partition_of(queue, settings.partitions)
 
             claims = Claims(gateway, partition)
-            app.state.services = Services(
-                settings=settings,
-                wire=ports.wire,
-                gateway=gateway,
-                claims=claims,
-                reads=ports.reads,
-                seen=seen,
+            async with opened_live(
+                ports.reads,
+                partitions=settings.partitions,
+                partition_of=partition,
+                listeners_max=settings.listeners_max,
                 metrics=metrics,
-                principal=principal,
-                now=now,
-            )
-            try:
-                yield
-            finally:
-                await claims.close()
+            ) as live:
+                metrics.watch_listeners(lambda: live.listening)
+                app.state.services = Services(
+                    settings=settings,
+                    wire=ports.wire,
+                    gateway=gateway,
+                    claims=claims,
+                    reads=ports.reads,
+                    live=live,
+                    seen=seen,
+                    metrics=metrics,
+                    principal=principal,
+                    now=now,
+                )
+                try:
+                    yield
+                finally:
+                    await claims.close()
 
     app = Starlette(
-        routes=routes_of((*OPERATIONS, *_SELF_DESCRIPTION)),
+        routes=[*progress_sockets.ROUTES, *routes_of((*OPERATIONS, *_SELF_DESCRIPTION))],
         exception_handlers={404: no_route},
         lifespan=lifespan,
     )

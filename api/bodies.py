@@ -158,7 +158,7 @@ class Paging(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     page_size: PageSize | None = None
 
 
-class JobsQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
     type: Annotated[tuple[Type, ...], Meta(max_length=50)] = ()
     status: Annotated[tuple[Status, ...], Meta(max_length=20)] = ()
@@ -170,7 +170,34 @@ class JobsQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
     schedule: Annotated[str, Meta(max_length=100)] | None = None
     created_from: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None = None
     created_to: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None = None
+
+
+class JobsQuery(JobFilters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """With what `Paging` has: a struct has one base."""
+
+    limit: Limit | None = None
+    cursor: Cursor | None = None
+    page: PageNumber | None = None
+    page_size: PageSize | None = None
     order: Literal["-created_at", "created_at", "priority"] = "-created_at"
+
+
+LastEventId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4_096,
+        description="Where to resume, for clients that cannot send the header Last-Event-ID",
+    ),
+]
+
+
+class HistoryQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    last_event_id: LastEventId | None = None
+
+
+class EventsQuery(JobFilters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    last_event_id: LastEventId | None = None
 
 
 class AsOf(Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from api.answers import accepted_response, job_response
 from api.conditions import tags_from
 from api.gateway import Undecided
 from api.idempotency import fresh_id, keyed_id
-from api.operation import Ask
+from api.operation import Ask, Services
 from api.problems import Refused, refused, refused_by_owner, refused_by_rule
 from api.wire import Sent
 from ledger.domain.commands import Command, RerunJob, SubmitResult
@@ -170,17 +170,24 @@ def refuse_if_match(ask: Ask) -> None:
 # --- Finding -------------------------------------------------------------------------------------
 async def find(ask: Ask, job_id: str) -> Stored | None:
     """The job; if the view has none, once the view shows all that was there when this was asked."""
-    stored = await ask.services.reads.job(job_id)
+    return await find_by(ask.services, job_id)
+
+
+async def find_by(services: Services, job_id: str) -> Stored | None:
+    stored = await services.reads.job(job_id)
     queue = queue_of(job_id)
     if stored is None and queue is not None:
-        await caught_up(ask, ask.services.partition_of(QueueName(queue)))
-        stored = await ask.services.reads.job(job_id)
+        await _caught_up(services, services.partition_of(QueueName(queue)))
+        stored = await services.reads.job(job_id)
     return stored
 
 
 async def caught_up(ask: Ask, partition: int) -> None:
     """Waits until the view shows the partition's end as of now, for a bounded time."""
-    services = ask.services
+    await _caught_up(ask.services, partition)
+
+
+async def _caught_up(services: Services, partition: int) -> None:
     with suppress(LogError):
         end = await services.wire.events_end(partition)
         if end > 0:

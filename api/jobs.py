@@ -6,7 +6,7 @@ from msgspec import UNSET, Raw
 from starlette.responses import Response
 
 from api.answers import job_response, json_response, not_modified, raw_response, stored_response
-from api.bodies import AsOf, Cancellation, JobsQuery, NewJob, Paging, Rerun, fields_of
+from api.bodies import AsOf, Cancellation, HistoryQuery, JobsQuery, NewJob, Rerun, fields_of
 from api.conditions import etag, spares
 from api.decisions import (
     Decided,
@@ -17,11 +17,14 @@ from api.decisions import (
     refuse_if_match,
     unknown_job,
 )
+from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
+from api.filters import filter_of, instant
 from api.input import checked_inline
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
 from api.problems import invalid, refused
+from api.server_sent import MEDIA_TYPE
 from api.views import (
     AcceptedView,
     AttemptList,
@@ -34,9 +37,9 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
-from ledger.domain.ids import Micros, parse_rfc3339
+from ledger.domain.ids import Micros
 from ledger.domain.job_view import JobView, job_view
-from projections.answers import JobFilter, Stored
+from projections.answers import Stored
 
 
 # --- Asked for -----------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
                 ask, job_id, f"the job has no version {version}; its last is {stored.job.version}"
             )
         return before
-    at = _instant("as_of", text)
+    at = instant("as_of", text)
     # Answers show milliseconds: such an instant means the whole of its millisecond.
     at = at if at % 1000 else Micros(at + 999)
     before = await reads.as_of(job_id, at=at)
@@ -111,28 +114,9 @@ async def _as_it_was(ask: Ask, stored: Stored, text: str) -> Stored:
     return before
 
 
-def _instant(name: str, text: str) -> Micros:
-    try:
-        return parse_rfc3339(text)
-    except (ValueError, OverflowError):
-        raise invalid(f"/{name}", "no instant as RFC 3339 writes it, with its zone") from None
-
-
 async def list_jobs(ask: Ask) -> Response:
     query: JobsQuery = ask.query
-    since, until = query.created_from, query.created_to
-    where = JobFilter(
-        queues=query.queue,
-        types=query.type,
-        statuses=query.status,
-        labels=query.label,
-        scope=query.scope,
-        error_code=query.error_code,
-        retried_from=query.retried_from,
-        schedule=query.schedule,
-        created_from=None if since is None else _instant("created_from", since),
-        created_to=None if until is None else _instant("created_to", until),
-    )
+    where = filter_of(query)
     wanted = page_of(query)
     reads = ask.services.reads
     if isinstance(wanted, Numbered):
@@ -154,10 +138,15 @@ async def list_jobs(ask: Ask) -> Response:
 
 
 async def read_events(ask: Ask) -> Response:
-    """By `seq`, which counts without a gap: a cursor is the last one seen."""
-    query: Paging = ask.query
+    """By `seq`, which counts without a gap: a cursor is the last one seen, and so is the id of an
+    event in a stream."""
+    query: HistoryQuery = ask.query
     wanted = page_of(query)
+    is_stream = wants_stream(ask.request.headers.get("accept", ""))
+    _refuse_the_others(query, is_stream=is_stream)
     stored = await _found(ask)
+    if is_stream:
+        return job_stream(ask, stored, query.last_event_id)
     if isinstance(wanted, Numbered):
         after, limit = wanted.before, wanted.page_size
     else:
@@ -180,6 +169,15 @@ async def read_events(ask: Ask) -> Response:
         return json_response(numbered, position=history.position, headers=headers)
     cursor = None if history.next_seq is None else str(history.next_seq)
     return json_response(EventList(items, cursor), position=history.position, headers=headers)
+
+
+def _refuse_the_others(query: HistoryQuery, *, is_stream: bool) -> None:
+    """Parameters of a page in a stream, and of a stream in a page."""
+    of_page = ("limit", "cursor", "page", "page_size")
+    for name in of_page if is_stream else ("last_event_id",):
+        if getattr(query, name) is not None:
+            kind = "a page" if is_stream else "a stream (Accept: text/event-stream)"
+            raise invalid(f"/{name}", f"only for {kind}")
 
 
 def _after(cursor: str | None) -> int:
@@ -316,12 +314,19 @@ OPERATIONS = (
         tag="jobs",
         summary="Read a job's whole history, oldest first",
         endpoint=read_events,
-        query=Paging,
+        query=HistoryQuery,
         is_read=True,
+        headers=LAST_EVENT_ID,
         answers={
-            200: Answer(content=EventList | EventPage, description="Events, a page at a time")
+            200: Answer(
+                content=EventList | EventPage,
+                description="Events, a page at a time; or, where the client accepts it, as they "
+                "come until the job has ended",
+                also=(MEDIA_TYPE,),
+            ),
+            204: Answer(content=None, description="The job has ended, and the stream told all"),
         },
-        codes=("JOB_NOT_FOUND",),
+        codes=("JOB_NOT_FOUND", "OVERLOADED"),
     ),
     Operation(
         method="GET",

@@ -34,6 +34,31 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._listening = Gauge(
+            "ledger_http_listeners",
+            "Event streams and progress sockets that are open",
+            registry=self._registry,
+        )
+        self._dropped = Counter(
+            "ledger_http_listeners_dropped",
+            "Listeners that did not read in time",
+            registry=self._registry,
+        )
+        self._feed_queries = Counter(
+            "ledger_http_feed_queries",
+            "Asked of the views by the feed of changes, for all listeners together",
+            registry=self._registry,
+        )
+
+    def watch_listeners(self, listening: Callable[[], int]) -> None:
+        self._listening.set_function(listening)
+
+    def drop_listener(self) -> None:
+        self._dropped.inc()
+
+    def ask_feed(self) -> None:
+        self._feed_queries.inc()
+
     def watch_in_flight(self, in_flight: Callable[[], int]) -> None:
         self._in_flight.set_function(in_flight)
 

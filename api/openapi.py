@@ -232,6 +232,8 @@ def _success(answer: Answer) -> Json:
         response["content"] = {answer.media_type: {"schema": _schema_of(answer.content)}}
     elif answer.media_type != "application/json":
         response["content"] = {answer.media_type: {"schema": {"type": "string"}}}
+    for media_type in answer.also:
+        response.setdefault("content", {})[media_type] = {"schema": {"type": "string"}}
     return response
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api.claims import Claims
 from api.gateway import Gateway
 from api.input import Preference, traceparent_from
+from api.live import Live
 from api.metrics import Metrics
 from api.positions import Seen
 from api.settings import Settings
@@ -36,6 +37,7 @@ class Services:
     claims: Claims
     reads: Reads
     seen: Seen
+    live: Live
     metrics: Metrics
     principal: Principal
     now: Callable[[], Micros]
@@ -111,6 +113,8 @@ class Answer:
     """A struct's type, or a union of some."""
     description: str
     media_type: str = "application/json"
+    also: tuple[str, ...] = ()
+    """Further media types, of texts."""
     headers: tuple[str, ...] = ()
 
 

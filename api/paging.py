@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from api.bodies import Paging
+from api.bodies import JobsQuery, Paging
 from api.problems import invalid
 
 LIMIT_DEFAULT = 50
@@ -33,7 +33,7 @@ class Keyed(Struct, frozen=True, gc=False):
     cursor: str | None
 
 
-def page_of(query: Paging) -> Numbered | Keyed:
+def page_of(query: Paging | JobsQuery) -> Numbered | Keyed:
     if query.page is None and query.page_size is None:
         return Keyed(query.limit or LIMIT_DEFAULT, query.cursor)
     for name in ("limit", "cursor"):

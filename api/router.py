@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -23,6 +22,7 @@ from api.gateway import Overloaded
 from api.idempotency import key_from
 from api.input import Preference, body_from, json_value, preference_from, query_from, read_body
 from api.operation import Ask, Operation, Services
+from api.origins import is_cross_site
 from api.positions import parse_positions, position_text
 from api.problems import Refused, invalid, problem_response, refused
 from ledger.domain.ids import QUEUE_PATTERN, queue_of
@@ -232,11 +232,5 @@ async def _await_position(ask: Ask) -> None:
 
 def _refuse_cross_site(request: Request) -> None:
     """A page elsewhere can make a browser send a plain POST here without asking; it may not."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None:
-        is_foreign = site not in ("same-origin", "none")
-    else:
-        is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
-    if is_foreign:
+    if is_cross_site(request.headers):
         raise refused("CROSS_SITE_REQUEST")

@@ -30,5 +30,7 @@ class Settings:
     """How long a write waits for its decision unless it says otherwise."""
     view_seconds: float = 2.0
     """How long a read waits for the position that it needs unless it says otherwise."""
+    listeners_max: int = 2_000
+    """Event streams and progress sockets that are open at the same time."""
     in_flight_max: int = 10_000
     """Requests that wait for a decision at the same time."""

@@ -15,8 +15,6 @@ from cli.output import say
 from cli.servers import kafka_of, postgres_of
 from cli.settings import Settings, load_settings
 
-STOP_SECONDS = 15
-"""What open requests and streams are given to end."""
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -41,10 +39,9 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(settings: Settings) -> None:
-    import uvicorn
-
     from api.app import create_app
     from api.settings import Settings as ApiSettings
+    from cli.api_server import ApiServer
 
     if settings.api_host not in LOOPBACK:
         say(f"warning: {settings.api_host} is not loopback, and the api asks nobody who they are")
@@ -59,17 +56,7 @@ def serve(settings: Settings) -> None:
             in_flight_max=settings.in_flight_max,
         )
     )
-    config = uvicorn.Config(
-        app,
-        host=settings.api_host,
-        port=settings.api_port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=STOP_SECONDS,
-        ws_max_size=65_536,
-    )
-    server = uvicorn.Server(config)
+    server = ApiServer(app, host=settings.api_host, port=settings.api_port)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True

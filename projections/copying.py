@@ -39,7 +39,7 @@ _open_job = Struct(">hihiqiqiq").pack
 _staged_job = Struct(">hiiiqiqiiiqi?i?i?").pack
 _array = Struct(">iiiii").pack
 _no_items = Struct(">iii").pack
-_history = Struct(">hiiii").pack
+_history = Struct(">hiiiiiiiq").pack
 _command = Struct(">hiiiqiq").pack
 
 _texts: dict[str, bytes] = {}
@@ -155,20 +155,25 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
     )
 
 
-def history_row(job_id: str, first_seq: int, last_seq: int, packed: bytes) -> bytes:
+def history_row(
+    job_id: str, first_seq: int, last_seq: int, packed: bytes, *, partition: int, position: int
+) -> bytes:
+    """`position` is that of the flush, here and below."""
     return b"".join(
         (
-            _history(6, 4, first_seq, 4, last_seq),
+            _history(8, 4, first_seq, 4, last_seq, 4, partition, 8, position),
             *(text_field(job_id), raw_field(packed), NULL, NULL),
         )
     )
 
 
-def first_history_row(asked: JobRequested, last_seq: int, packed: bytes) -> bytes:
+def first_history_row(
+    asked: JobRequested, last_seq: int, packed: bytes, *, partition: int, position: int
+) -> bytes:
     """With what was asked."""
     return b"".join(
         (
-            _history(6, 4, 1, 4, last_seq),
+            _history(8, 4, 1, 4, last_seq, 4, partition, 8, position),
             text_field(asked.job_id),
             raw_field(packed),
             raw_field(pack_request(asked)),

@@ -28,11 +28,11 @@ class PositionWatch:
         self._known: dict[int, int] = {}
         self._moved = asyncio.Condition()
         self._listener: asyncio.Task[None] | None = None
+        self._followers: list[Callable[[int, int], None]] = []
 
     async def reached(self, partition: int, offset: int, seconds_max: float) -> bool:
         """False: it was not reached in time."""
-        if self._listener is None or self._listener.done():
-            self._listener = asyncio.create_task(self._listen())
+        self._start()
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds_max, 0.001)):
                 while not await self._asked(partition, offset):
@@ -40,12 +40,21 @@ class PositionWatch:
                 return True
         return await self._asked(partition, offset)
 
+    def follow(self, stir: Callable[[int, int], None]) -> None:
+        """`stir` is called with each partition and offset that is said from now on."""
+        self._followers.append(stir)
+        self._start()
+
     async def close(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.cancel()
             with suppress(asyncio.CancelledError):
                 await listener
+
+    def _start(self) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._listen())
 
     async def _asked(self, partition: int, offset: int) -> bool:
         position = await self._ask(partition)
@@ -75,7 +84,9 @@ class PositionWatch:
         async with connection:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             async for said in connection.notifies():
-                partition, _, offset = said.payload.partition(":")
+                partition, offset = map(int, said.payload.split(":"))
                 async with self._moved:
-                    self._known[int(partition)] = int(offset)
+                    self._known[partition] = offset
                     self._moved.notify_all()
+                for stir in self._followers:
+                    stir(partition, offset)

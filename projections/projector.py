@@ -169,7 +169,11 @@ class Projector:
                 connection, batch.partition, batch.before, after, nonces_changed=took_over
             )
             rows, values = self._gathered(connection, batch, standing, jobs, anew=anew)
-            written = write(connection, batch.partition, rows, values, careful=careful)
+            written = write(
+                *(connection, batch.partition, rows, values),
+                position=after.offset - 1,
+                careful=careful,
+            )
             at = tamed_instant(rows.at)
             self._move_partition(connection, batch.partition, after, rows, at)
             forgot_at = forget_commands(connection, batch.partition, at, standing.forgot_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, LiteralString
 
@@ -14,14 +14,12 @@ import orjson
 import psycopg
 import psycopg_pool
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
 from ledger.domain.commands import Template, Where
-from ledger.domain.events import JobRequested, LeasesExtended, Unknown
 from ledger.domain.ids import Micros
-from ledger.domain.job import TERMINAL, Job, Misfit, Status, begin, evolve, extend
+from ledger.domain.job import TERMINAL, Job, Status
 from projections.answers import (
     Attempt,
     CommandOutcome,
@@ -38,7 +36,17 @@ from projections.answers import (
     TemplateVersion,
 )
 from projections.attempts import attempts_of
-from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request
+from projections.change_feed import (
+    ALL_OF_IT,
+    ChangedJob,
+    Changes,
+    Place,
+    changed_job,
+    changes,
+    folded,
+    history_event,
+)
+from projections.packing import Logical, unpack_groups, unpack_job, unpack_request
 from projections.position_watch import PositionWatch
 from projections.projector import channel
 from projections.schema import SCHEMA, settings_of
@@ -233,7 +241,7 @@ class Reads:
                 return None
             items: list[HistoryEvent] = []
             async for logical in _history(connection, stored.job, after_seq, limit + 1):
-                items.append(_history_event(logical, stored.partition))
+                items.append(history_event(logical, stored.partition))
                 if len(items) > limit:
                     break
         more = len(items) > limit
@@ -255,7 +263,7 @@ class Reads:
                 late = at is not None and logical.at > at
                 if late or (version is not None and logical.seq > version):
                     break
-                job = _folded(job, logical)
+                job = folded(job, logical)
                 offset = logical.offset
         if job is None or (version is not None and job.version < version):
             return None
@@ -269,6 +277,32 @@ class Reads:
                 return None
             history = _history(connection, stored.job, 0, HISTORY_ROWS_MAX)
             return attempts_of([logical async for logical in history])
+
+    # --- What changes ----------------------------------------------------------------------------
+    def follow(self, stir: Callable[[int, int], None]) -> None:
+        """From now on `stir` is called with each partition and offset that the views reach, as far
+        as that is heard: positions tell for sure."""
+        self._watch.follow(stir)
+
+    async def changes(self, partition: int, after: Place, until: int, *, rows_max: int) -> Changes:
+        """What happened to jobs after a place, up to an offset that the views have reached. Where
+        that is more than so many rows: up to the end of the flush that holds the last of them."""
+        offset, index = after
+        values = {
+            "partition": partition,
+            "after": offset if index == ALL_OF_IT else offset - 1,
+            "until": until,
+            "many": rows_max,
+        }
+        rows = await self._rows("queries/changes", values)
+        return await changes(rows, partition, after=after, until=until, rows_max=rows_max)
+
+    async def changed_jobs(self, versions: Mapping[str, int]) -> list[ChangedJob]:
+        """Those of the jobs named that have gone on beyond the version named."""
+        wanted = {storable(job_id): version for job_id, version in versions.items()}
+        values = {"ids": list(wanted), "versions": list(wanted.values())}
+        rows = await self._rows("queries/changed_jobs", values)
+        return [changed_job(row, wanted[row[0]]) for row in rows]
 
     # --- What is of no single job ----------------------------------------------------------------
     async def queue(self, name: str) -> QueueState | None:
@@ -372,7 +406,12 @@ async def _fetch(
     return await cursor.fetchall()
 
 
-_PLANNED_EACH_TIME = ("queries/jobs_", "queries/open_jobs_", "queries/count_matching")
+_PLANNED_EACH_TIME = (
+    "queries/jobs_",
+    "queries/open_jobs_",
+    "queries/count_matching",
+    "queries/changes",
+)
 
 
 # --- Rows to types -------------------------------------------------------------------------------
@@ -410,40 +449,6 @@ async def _history(
                     yield logical
         if len(rows) < many:
             return
-
-
-def _history_event(logical: Logical, partition: int) -> HistoryEvent:
-    event = logical.event
-    return HistoryEvent(
-        seq=logical.seq,
-        type=event.type if isinstance(event, Unknown) else event.TYPE,
-        at=logical.at,
-        actor=logical.actor,
-        cause=logical.cause,
-        correlation=logical.correlation,
-        data=json_of(event),
-        partition=partition,
-        offset=logical.offset,
-        hash=logical.hash.hex(),
-    )
-
-
-def _folded(job: Job | None, logical: Logical) -> Job | None:
-    """One event later. What a history holds did fit when it was written."""
-    event, at = logical.event, logical.at
-    after: Job | Misfit | None
-    match event:
-        case JobRequested():
-            after = begin(event, at)
-        case _ if job is None:
-            return None
-        case Unknown():
-            after = replace(job, opaque=job.opaque + 1, version=job.version + 1)
-        case LeasesExtended():
-            after = extend(job, event.leases[0])
-        case _:
-            after = evolve(job, event, at)  # type: ignore[arg-type]
-    return job if isinstance(after, Misfit) else after
 
 
 def _queue(row: tuple[Any, ...]) -> QueueState:

@@ -54,11 +54,15 @@ def write(
     rows: Gathered,
     values: Mapping[JobId, Job],
     *,
+    position: int,
     careful: bool,
 ) -> int:
-    """Returns how many rows of jobs were written. Raises `DoesNotFit`."""
+    """Returns how many rows of jobs were written. `position` is where the batch ends. Raises
+    `DoesNotFit`."""
     counts: Counter[tuple[str, str]] = Counter()
-    written = _write_jobs(connection, partition, rows, values, counts, careful=careful)
+    written = _write_jobs(
+        connection, partition, rows, values, counts, position=position, careful=careful
+    )
     for queue in rows.queues:
         counts[storable(queue), "pending"] += 0
     _count(connection, partition, counts)
@@ -92,6 +96,7 @@ def _write_jobs(
     values: Mapping[JobId, Job],
     counts: Counter[tuple[str, str]],
     *,
+    position: int,
     careful: bool,
 ) -> int:
     """Hot: once a job, plain and in one piece. 12-14 us of Python a job that begins and ends."""
@@ -114,7 +119,13 @@ def _write_jobs(
             counts[job.request.queue, status(job)] += 1
             if job.end is None:
                 opened.append(open_job_row(job))
-            history.append(first_history_row(job.request, version, pack_groups(groups)))
+            history.append(
+                first_history_row(
+                    *(job.request, version, pack_groups(groups)),
+                    partition=partition,
+                    position=position,
+                )
+            )
         elif version < events:
             raise DoesNotFit
         else:
@@ -124,7 +135,13 @@ def _write_jobs(
             else:
                 closing += 1
             first = version - events + 1
-            history.append(history_row(job_id, first, version, pack_groups(groups)))
+            history.append(
+                history_row(
+                    *(job_id, first, version, pack_groups(groups)),
+                    partition=partition,
+                    position=position,
+                )
+            )
     try:
         _copy(connection, "apply/copy_new_jobs", new)
     except errors.UniqueViolation as error:

@@ -88,7 +88,7 @@ def admit(
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
     replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
-    begun = follow(begin(event, at), (), at, order)
+    begun = follow(begin(event, at), (), at, order) if event.flow is not None else ()
     withdrawn = _withdrawn(partition, event, asked.offset)
     return Decided((*replaced, event, *begun, *withdrawn), event.job_id)
 

@@ -35,7 +35,8 @@ class Brief(Struct, frozen=True, gc=False, omit_defaults=True):
     worker_type: str | None = None
     """Which handler is to run it; None: that of the type."""
     forward_headers: str | None = None
-    """Sealed."""
+    """Sealed, for the command `sealed_for` alone."""
+    sealed_for: str | None = None
     retried_from: JobId | None = None
     schedule: str | None = None
 
@@ -67,6 +68,7 @@ def brief_of(job: Job, step: Step) -> Brief:
         item,
         worker_type,
         asked.forward_headers,
+        asked.sealed_for,
         asked.retried_from,
         asked.schedule,
     )

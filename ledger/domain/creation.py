@@ -16,7 +16,15 @@ from ledger.domain.events import JobRequested, Labels
 from ledger.domain.failures import Retry
 from ledger.domain.flow_design import flow_of
 from ledger.domain.flow_plan import Flow
-from ledger.domain.ids import INLINE_BYTES_MAX, Micros, QueueName, micros, micros_of, new_job_id
+from ledger.domain.ids import (
+    INLINE_BYTES_MAX,
+    CommandId,
+    Micros,
+    QueueName,
+    micros,
+    micros_of,
+    new_job_id,
+)
 from ledger.domain.pointers import point
 from ledger.domain.rejections import FieldError, Rejected, Rejection
 from ledger.domain.retries import merged_retry
@@ -159,6 +167,7 @@ def resolve(
         schedule,
         UNSET if ask.extract is None else Raw(msgspec.json.encode(ask.extract)),
         ask.forward_headers,
+        None if ask.forward_headers is None else CommandId(seed),
     )
 
 
@@ -220,17 +229,17 @@ def content_digest(request: RequestJob) -> str:
     if payload_hash is None:
         payload = EMPTY if request.payload is UNSET else request.payload
         payload_hash = sha256_hex(msgspec.json.decode(payload))
-    return _digest(
-        replace(
-            request,
-            idempotency_key=None,
-            payload=UNSET,
-            payload_hash=payload_hash,
-            payload_ref=None,
-            extract=None,
-            checked_against=None,
-        )
+    asked = replace(
+        request,
+        idempotency_key=None,
+        payload=UNSET,
+        payload_hash=payload_hash,
+        payload_ref=None,  # Where it lies: its hash says what it is.
+        extract=None,
+        checked_against=None,
+        forward_headers=None,  # Sealed anew each time.
     )
+    return _digest(asked)
 
 
 def matches(

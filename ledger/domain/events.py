@@ -75,7 +75,8 @@ class JobRequested(Struct, frozen=True, gc=False, omit_defaults=True):
     extract: Raw | UnsetType = UNSET
     """JSON object: what rules may see of a payload that lies elsewhere, by pointer."""
     forward_headers: str | None = None
-    """Sealed."""
+    """Sealed, for the command `sealed_for` alone."""
+    sealed_for: CommandId | None = None
 
 
 @final

@@ -391,6 +391,8 @@ def result_again(job: Job, fence: Fence, output_hash: str) -> Decision | None:
 
 def _accepted_hash(job: Job, fence: Fence) -> str | None:
     """In a flow each step has its own."""
+    if job.request.flow is None:
+        return None if job.result is None else job.result.output_hash
     for step in job.steps:
         its = step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded"
         if its and step.part is not None and type(step.phase) is Settled:

@@ -133,7 +133,9 @@ def test_every_published_route_is_there() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.name))
 async def test_every_described_route_answers(client: Client, operation: Any) -> None:
     path = re.sub(r"\{\w+\}", "x", operation.path)
-    answer = await client.request(operation.method, path)
+    # A stream would never end.
+    method = "HEAD" if operation.name == "streamEvents" else operation.method
+    answer = await client.request(method, path)
     if answer.status_code >= 400:
         assert code_of(answer)[1] != "ROUTE_NOT_FOUND"
         assert (

@@ -4,7 +4,7 @@ and the view is the fold. What is scripted: whether replies come, and how far th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,8 @@ from projections.answers import (
     RuntimeState,
     Stored,
 )
+from projections.change_feed import ALL_OF_IT, ChangedJob, Changes, Happened
+from projections.packing import Logical
 from projections.reads import BadCursor, Order, Reads, ReadsUnavailable
 
 PARTITIONS = 4
@@ -142,6 +144,7 @@ class World:
         self.wires: list[_Wire] = []
         """One a gateway: the first answers to 0/0, the next to 0/1."""
         self.reads = _Views(self)
+        self.followers: list[Callable[[int, int], None]] = []
 
     # --- The owners ------------------------------------------------------------------------------
     def take(self, sent: Sent, reply_to: str) -> Place:
@@ -300,6 +303,8 @@ class World:
     # --- The view --------------------------------------------------------------------------------
     def project(self, log: Log) -> None:
         log.viewed = log.offset
+        for stir in self.followers:
+            stir(log.number, log.viewed - 1)
         log.consumed = (
             log.taken.get(self.settings.topics.commands, 0),
             log.taken.get(self.settings.topics.requests, 0),
@@ -370,6 +375,13 @@ class _Wire:
         if self._world.is_down:
             raise LogUnavailable("no broker answers")
         return self._world.logs[partition].offset
+
+
+def _logicals(world: World, job_id: str) -> list[Logical]:
+    return [
+        Logical(seq, one.event, one.at, one.actor, one.cause, "", one.offset, b"")
+        for seq, one in enumerate(world.told(job_id), 1)
+    ]
 
 
 class _Views(Reads):
@@ -473,6 +485,33 @@ class _Views(Reads):
 
     async def attempts(self, job_id: str) -> tuple[Attempt, ...] | None:
         return () if self._checked().told(job_id) else None
+
+    def follow(self, stir: Callable[[int, int], None]) -> None:
+        self._world.followers.append(stir)
+
+    async def changes(
+        self, partition: int, after: tuple[int, int], until: int, *, rows_max: int
+    ) -> Changes:
+        world = self._checked()
+        items = [
+            Happened((logical.offset, ALL_OF_IT), logical, stored.job, partition, None)
+            for job_id in world.history
+            if world.log_of(job_id).number == partition and (stored := world.stored(job_id))
+            for logical in _logicals(world, job_id)
+            if after < (logical.offset, ALL_OF_IT) and logical.offset <= until
+        ]
+        items.sort(key=lambda item: item.place)
+        if len(items) <= rows_max:
+            return Changes(tuple(items), until)
+        return Changes(tuple(items[:rows_max]), items[rows_max - 1].place[0])
+
+    async def changed_jobs(self, versions: Mapping[str, int]) -> list[ChangedJob]:
+        world = self._checked()
+        return [
+            ChangedJob(stored.job, stored.partition, tuple(_logicals(world, job_id)[version:]))
+            for job_id, version in versions.items()
+            if (stored := world.stored(job_id)) and stored.job.version > version
+        ]
 
     async def poll(self, queues: Sequence[str], types: Sequence[str], limit: int) -> Jobs:
         where = JobFilter(queues=tuple(queues), types=tuple(types), statuses=("pending",))
