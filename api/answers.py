@@ -67,6 +67,23 @@ def job_response(
     return raw_response(body, status=status, position=position, headers=headers)
 
 
+def written_response(
+    content: object,
+    *,
+    status: int = 200,
+    position: str,
+    replayed: bool = False,
+    location: str = "",
+) -> Response:
+    """What a write to something that is no job came to."""
+    headers: dict[str, str] = {}
+    if replayed:
+        headers["Idempotency-Replayed"] = "true"
+    if location:
+        headers["Location"] = location
+    return json_response(content, status=status, position=position, headers=headers)
+
+
 def stored_response(job: Job, position: str) -> Response:
     return job_response(job_json(job), position=position)
 

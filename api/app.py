@@ -13,16 +13,21 @@ from starlette.responses import Response
 
 from api import (
     attempts,
+    collecting,
     commands,
     documentation,
     event_streams,
     health,
     jobs,
+    models,
     openapi,
     operations,
+    owners,
     progress_sockets,
     queues,
     runtimes,
+    schedules,
+    templates,
 )
 from api.claims import Claims
 from api.clock import wall_clock
@@ -40,10 +45,15 @@ from projections.reads import Reads, open_reads
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,
+    *collecting.OPERATIONS,
     *operations.OPERATIONS,
     *attempts.OPERATIONS,
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
+    *templates.OPERATIONS,
+    *schedules.OPERATIONS,
+    *models.OPERATIONS,
+    *owners.OPERATIONS,
     *commands.OPERATIONS,
     *event_streams.OPERATIONS,
     *health.OPERATIONS,

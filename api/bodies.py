@@ -39,6 +39,15 @@ class ObjectRef(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
+ForwardHeaders = Annotated[
+    dict[str, Any],
+    Meta(
+        description="Headers for the model; sealed before they are kept, and never shown",
+        extra_json_schema={"additionalProperties": {"type": "string"}},
+    ),
+]
+
+
 def _body_of(
     command: type[Struct],
     name: str,
@@ -78,6 +87,14 @@ NewJob = _body_of(
     "NewJob",
     "What is absent is the template's to say, else a default.",
     without=("payload_hash", "payload_ref"),
+    other={"forward_headers": ForwardHeaders | None},
+)
+ModelCall = _body_of(
+    RequestJob,
+    "ModelCall",
+    "A job that calls the model; the label `tenant` says on whose account.",
+    without=("type", "queue", "payload_hash", "payload_ref", "template_version"),
+    other={"forward_headers": ForwardHeaders | None},
 )
 Cancellation = _body_of(
     CancelJob, "Cancellation", "Why the job is to end.", without=_OF_PATH_AND_GATEWAY
@@ -132,6 +149,14 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True):
     queues: Annotated[tuple[Queue, ...], Meta(min_length=1, max_length=50)]
     types: Annotated[tuple[Type, ...], Meta(min_length=1, max_length=200)]
     limit: Annotated[int, Meta(ge=1, le=50)] = 50
+
+
+class Reason(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Text = ""
+
+
+class JobIds(Struct, frozen=True, forbid_unknown_fields=True):
+    ids: Annotated[tuple[Annotated[str, Meta(max_length=128)], ...], Meta(max_length=200)]
 
 
 class BulkCancel(Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,6 +237,15 @@ class AsOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RuntimesQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
     queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
+
+
+class TemplatesQuery(Paging, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    queue: Annotated[tuple[Queue, ...], Meta(max_length=50)] = ()
+    type: Annotated[tuple[Type, ...], Meta(max_length=50)] = ()
+
+
+class SchedulesQuery(TemplatesQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    enabled: bool | None = None
 
 
 class CommandQuery(Struct, frozen=True, forbid_unknown_fields=True):

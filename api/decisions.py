@@ -6,9 +6,11 @@ read model, by the same pure rules.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,7 +25,7 @@ from api.operation import Ask, Services
 from api.problems import Refused, refused, refused_by_owner, refused_by_rule
 from api.wire import Sent
 from ledger.domain.commands import Command, RerunJob, SubmitResult
-from ledger.domain.ids import JobId, QueueName, queue_of
+from ledger.domain.ids import CommandId, JobId, QueueName, queue_of
 from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
 from ledger.domain.leases import hash_of, refuse_closed, result_again
@@ -32,6 +34,9 @@ from ledger.domain.strict_json import MalformedJson, check
 from ledger.log.errors import LogError
 from ledger.log.replies import Reply
 from projections.answers import Stored
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 ACTOR_LENGTH_MAX = 600
 _UNPRINTABLE = re.compile(r"[^ -~]|%")
@@ -51,14 +56,21 @@ class Decided(Struct, frozen=True, gc=False):
 
 
 # --- Asking --------------------------------------------------------------------------------------
-def sent_by(ask: Ask, command: Command, *, part: str = "", keyed: bool = True) -> Sent:
-    """The command with its id: the same for a repeat under the same key. `part` sets several
-    commands of one request apart."""
-    command_id = fresh_id()
-    if keyed and ask.key is not None:
-        route = f"{ask.operation.method} {ask.request.url.path}{part}"
-        command_id = keyed_id(ask.services.settings.tenant, route, ask.key, ask.value)
+def sent_by(
+    ask: Ask, command: Command, *, part: str = "", command_id: CommandId | None = None
+) -> Sent:
+    """The command with its id: the same for a repeat under the same key, unless `command_id` is
+    its own. `part` sets several commands of one request apart."""
+    if command_id is None:
+        command_id = id_of(ask, ask.value, part=part)
     return Sent(command, command_id, _actor(ask), ask.traceparent)
+
+
+def id_of(ask: Ask, content: object, *, part: str = "") -> CommandId:
+    if ask.key is None:
+        return fresh_id()
+    route = f"{ask.operation.method} {ask.request.url.path}{part}"
+    return keyed_id(ask.services.settings.tenant, route, ask.key, content)
 
 
 def _actor(ask: Ask) -> str:
@@ -75,10 +87,15 @@ def _percent(match: re.Match[str]) -> str:
 
 
 async def decide(
-    ask: Ask, command: Command, *, keyed: bool = True, gives_back: bool = False
+    ask: Ask,
+    command: Command,
+    *,
+    part: str = "",
+    command_id: CommandId | None = None,
+    gives_back: bool = False,
 ) -> Decided | Undecided:
     """Raises `Refused` with the owner's code."""
-    sent = sent_by(ask, command, keyed=keyed)
+    sent = sent_by(ask, command, part=part, command_id=command_id)
     gateway = ask.services.gateway
     decision = await gateway.decide(sent, ask.decision_seconds, gives_back=gives_back)
     if isinstance(decision, Undecided):
@@ -101,6 +118,14 @@ def decided(reply: Reply, undecided: Undecided | None = None) -> Decided:
         is_duplicate=reply.outcome == "duplicate",
         undecided=undecided,
     )
+
+
+def data_of(decision: Decided, kind: type[S]) -> S:
+    """What the owner told beside the job. Raises `Refused` where it told nothing of that kind."""
+    try:
+        return msgspec.json.decode(decision.data or b"{}", type=kind)
+    except msgspec.ValidationError:
+        raise refused("VIEW_BEHIND", "accepted; what came of it is to be read") from None
 
 
 async def job_answer(
@@ -180,6 +205,34 @@ async def find_by(services: Services, job_id: str) -> Stored | None:
         await _caught_up(services, services.partition_of(QueueName(queue)))
         stored = await services.reads.job(job_id)
     return stored
+
+
+async def found(
+    ask: Ask, partition: int, read: Callable[[], Awaitable[T | None]], code: str, what: str
+) -> T:
+    """What operators said, with all that this process has heard said. Raises `Refused` with `code`
+    if there is nothing once the view shows all that was there when this was asked."""
+    await shown(ask, partition)
+    item = await read()
+    if item is None:
+        await caught_up(ask, partition)
+        item = await read()
+    if item is None:
+        offset = (await ask.services.reads.positions()).get(partition, -1)
+        raise refused(code, what, headers={"Ledger-Position": f"{partition}:{offset}"})
+    return item
+
+
+async def shown(ask: Ask, partition: int | None = None) -> None:
+    """Waits, for a bounded time, until the view shows what this process has heard of: whoever has
+    put something here finds it here."""
+    services = ask.services
+    await asyncio.gather(
+        *(
+            services.reads.reached(number, offset, services.settings.view_seconds)
+            for number, offset in services.seen.offsets(partition).items()
+        )
+    )
 
 
 async def caught_up(ask: Ask, partition: int) -> None:

@@ -121,6 +121,8 @@ def _type(schema: Json) -> str:
         return " or ".join(_type(one) for one in schema["anyOf"])
     if "enum" in schema:
         return " or ".join(f"<code>{escape(str(one))}</code>" for one in schema["enum"])
+    if "prefixItems" in schema:
+        return f"list of {', '.join(map(_type, schema['prefixItems']))}"
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     words = [str(schema.get("type", "any JSON"))]

@@ -210,8 +210,8 @@ def _culprit(value: object, steps: Sequence[str], *, of_key: bool) -> str:
 class _Parameter(Struct, frozen=True, gc=False):
     kind: Any
     is_repeatable: bool
-    is_number: bool
-    """Of JSON's own types: a text that spells it will do."""
+    is_spelt: bool
+    """Of JSON's own types that are no text: a text that spells it will do."""
 
 
 @lru_cache
@@ -222,7 +222,9 @@ def _parameters(kind: type[Struct]) -> dict[str, _Parameter]:
         members = [one for one in get_args(field.type) if one is not NoneType]
         only = members[0] if NoneType in get_args(field.type) else field.type
         text = str(only)
-        parameters[field.encode_name] = _Parameter(only, "tuple" in text, "int" in text)
+        parameters[field.encode_name] = _Parameter(
+            only, "tuple" in text, "int" in text or "bool" in text
+        )
     return parameters
 
 
@@ -278,12 +280,13 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def _convert(values: dict[str, Any], parameters: Mapping[str, _Parameter]) -> list[Wrong]:
-    """Numbers are texts in a query; all else stays strict, or a number would be an instant."""
+    """Numbers and truths are spelt in a query; all else stays strict, or a number would be an
+    instant."""
     wrongs: list[Wrong] = []
     for name, text in values.items():
         parameter = parameters[name]
         try:
-            values[name] = msgspec.convert(text, parameter.kind, strict=not parameter.is_number)
+            values[name] = msgspec.convert(text, parameter.kind, strict=not parameter.is_spelt)
         except msgspec.ValidationError as error:
             pointer, message = _explained(str(error))
             wrongs.append(Wrong(f"/{escaped(name)}{pointer}", message))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET, Raw
 from starlette.responses import Response
 
@@ -19,11 +21,13 @@ from api.decisions import (
 )
 from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
 from api.filters import filter_of, instant
+from api.idempotency import fresh_id
 from api.input import checked_inline
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
 from api.problems import invalid, refused
+from api.sealing import sealed_headers
 from api.server_sent import MEDIA_TYPE
 from api.views import (
     AcceptedView,
@@ -44,8 +48,12 @@ from projections.answers import Stored
 
 # --- Asked for -----------------------------------------------------------------------------------
 async def request_job(ask: Ask) -> Response:
+    return await request_of(ask, fields_of(ask.body))
+
+
+async def request_of(ask: Ask, fields: dict[str, Any]) -> Response:
+    """`fields` of a `NewJob`, its headers not sealed yet."""
     refuse_if_match(ask)
-    fields = fields_of(ask.body)
     if ask.key is not None:
         if fields["idempotency_key"] not in (None, ask.key):
             raise invalid("/idempotency_key", "differs from the header Idempotency-Key")
@@ -55,11 +63,13 @@ async def request_job(ask: Ask) -> Response:
     if fields["idempotency_key"] is not None:
         assert isinstance(ask.value, dict)
         fields["payload_hash"] = sha256_hex(ask.value.get("payload", {}))
-    decision = await decide(ask, RequestJob(**fields), keyed=False)
-    return await job_answer(ask, decision, _requested)
+    command_id = fresh_id()  # The key is the job's own, and answers for it.
+    fields["forward_headers"] = sealed_headers(ask, fields["forward_headers"], command_id)
+    decision = await decide(ask, RequestJob(**fields), command_id=command_id)
+    return await job_answer(ask, decision, requested)
 
 
-def _requested(decision: Decided, job: bytes | Raw) -> Response:
+def requested(decision: Decided, job: bytes | Raw) -> Response:
     """An earlier job answers for an equal request."""
     deduplicated = decision.is_duplicate or decision.replayed
     return job_response(
@@ -230,14 +240,16 @@ async def rerun_job(ask: Ask) -> Response:
     if fields["payload"] is not UNSET:
         fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
     command = RerunJob(ask.job_id, **fields, if_version=version)
-    return await job_answer(ask, await decide(ask, command), _created)
+    return await job_answer(ask, await decide(ask, command), created)
 
 
-def _created(decision: Decided, job: bytes | Raw) -> Response:
+def created(decision: Decided, job: bytes | Raw) -> Response:
+    """A new job; or, where equal ones share one, that one."""
     return job_response(
         job,
-        status=201,
+        status=200 if decision.is_duplicate else 201,
         position=decision.position,
+        is_deduplicated=decision.is_duplicate,
         replayed=decision.replayed,
         with_location=True,
     )
@@ -251,7 +263,21 @@ ACCEPTED = Answer(
 )
 JOB = Answer(content=JobView, description="The job", headers=("ETag",))
 NOT_MODIFIED = Answer(content=None, description="The caller has this version", headers=("ETag",))
-_NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
+NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
+EARLIER = Answer(
+    content=JobView,
+    description="An earlier job answers for it (`deduplicated`), as it is now",
+    headers=("Location", "ETag", "Idempotency-Replayed"),
+)
+OF_REQUESTS = (
+    "TEMPLATE_DISABLED",
+    "DUPLICATE_ACTIVE",
+    "NOT_REPEATABLE",
+    "QUEUE_FULL",
+    "COMMAND_EXPIRED",
+    "ENTRY_TOO_LARGE",
+    "VIEW_BEHIND",
+)
 
 OPERATIONS = (
     Operation(
@@ -263,24 +289,8 @@ OPERATIONS = (
         endpoint=request_job,
         body=NewJob,
         is_command=True,
-        answers={
-            200: Answer(
-                content=JobView,
-                description="An earlier job answers for it (`deduplicated`), as it is now",
-                headers=("Location", "ETag", "Idempotency-Replayed"),
-            ),
-            201: _NEW,
-            202: ACCEPTED,
-        },
-        codes=(
-            "PAYLOAD_TOO_LARGE",
-            "TEMPLATE_NOT_FOUND",
-            "TEMPLATE_DISABLED",
-            "DUPLICATE_ACTIVE",
-            "NOT_REPEATABLE",
-            "QUEUE_FULL",
-            "COMMAND_EXPIRED",
-        ),
+        answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
+        codes=(*OF_REQUESTS, "TEMPLATE_NOT_FOUND", "MODEL_NOT_FOUND"),
     ),
     Operation(
         method="GET",
@@ -375,13 +385,16 @@ OPERATIONS = (
         endpoint=rerun_job,
         body=Rerun,
         is_command=True,
-        answers={201: _NEW, 202: ACCEPTED},
+        answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
         codes=(
             "JOB_NOT_FOUND",
             "JOB_NOT_CLOSED",
             "PAYLOAD_TOO_LARGE",
             "QUEUE_FULL",
             "TEMPLATE_DISABLED",
+            "MODEL_NOT_FOUND",
+            "DUPLICATE_ACTIVE",
+            "NOT_REPEATABLE",
             "VIEW_BEHIND",
         ),
     ),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from api.operation import Answer, Operation
 from api.problems import CODES, MEDIA_TYPE, Problem
 from ledger import __version__
-from ledger.domain.ids import QUEUE_PATTERN
+from ledger.domain.ids import QUEUE_PATTERN, TYPE_PATTERN
 
 Json = dict[str, Any]
 REF = "#/components/schemas/{name}"
@@ -76,6 +76,26 @@ PATH_PARAMETERS: Mapping[str, Json] = {
     "queue": {
         "description": "The queue's name",
         "schema": {"type": "string", "pattern": QUEUE_PATTERN},
+    },
+    "type": {
+        "description": "The type of jobs",
+        "schema": {"type": "string", "pattern": TYPE_PATTERN},
+    },
+    "name": {
+        "description": "The name of the schedule or model",
+        "schema": {"type": "string", "pattern": TYPE_PATTERN},
+    },
+    "n": {
+        "description": "The version's number",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
+    },
+    "user": {
+        "description": "Whose objects: what their jobs have as label `user`",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+    },
+    "project": {
+        "description": "Of which project: what their jobs have as label `project`",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 256},
     },
     "command_id": {"description": "The command's id", "schema": {"type": "string"}},
     "operation_id": {"description": "The operation's id", "schema": {"type": "string"}},

@@ -139,5 +139,7 @@ class Operation:
     """Sends one, and so takes Idempotency-Key, If-Match and Prefer."""
     is_read: bool = False
     """Answers from the views, and so takes Ledger-Min-Position and Prefer."""
+    unknown: str = ""
+    """The code for a name in the path that nothing of its kind can have."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further request headers, with what each does."""

@@ -51,6 +51,13 @@ class Seen:
         if offset > self._offsets.get(partition, -1):
             self._offsets[partition] = offset
 
+    def offsets(self, partition: int | None = None) -> dict[int, int]:
+        """Of one partition, else of all that it heard of."""
+        if partition is None:
+            return dict(self._offsets)
+        offset = self._offsets.get(partition)
+        return {} if offset is None else {partition: offset}
+
     def text(self, partition: int | None = None) -> str:
         """Of one partition, else of all; empty if nothing was heard yet."""
         if partition is None:

@@ -25,7 +25,7 @@ from api.operation import Ask, Operation, Services
 from api.origins import is_cross_site
 from api.positions import parse_positions, position_text
 from api.problems import Refused, invalid, problem_response, refused
-from ledger.domain.ids import QUEUE_PATTERN, queue_of
+from ledger.domain.ids import QUEUE_PATTERN, TYPE_PATTERN, queue_of
 from ledger.domain.strict_json import MalformedJson, check_text
 from ledger.log.errors import LogError, RecordTooLarge
 from projections.reads import BadCursor, ReadsUnavailable
@@ -33,6 +33,7 @@ from projections.reads import BadCursor, ReadsUnavailable
 log = structlog.get_logger(__name__)
 
 _QUEUE = re.compile(QUEUE_PATTERN)
+_NAME = re.compile(TYPE_PATTERN)
 PATH_PART_LENGTH_MAX = 256
 NO_ROUTE = "none"
 """The route's name in the metrics for a path that has none."""
@@ -189,6 +190,14 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> dict[str, str]:
         raise refused("JOB_NOT_FOUND", "that is no job id: <queue>.<uuid7>")
     if "queue" in path and not _is_queue(path["queue"]):
         raise refused("QUEUE_NOT_FOUND", "no queue can have that name")
+    for part in ("type", "name"):
+        if part in path and not _NAME.fullmatch(path[part]):
+            if operation.method == "PUT":
+                raise invalid(f"/{part}", f"a {part} has the form {TYPE_PATTERN}")
+            raise refused(operation.unknown, f"no {part} can be like that")
+    for part in ("user", "project"):
+        if part in path and len(path[part]) > PATH_PART_LENGTH_MAX:
+            raise invalid(f"/{part}", f"has {PATH_PART_LENGTH_MAX} characters at most")
     if "rid" in path and not 1 <= len(path["rid"]) <= PATH_PART_LENGTH_MAX:
         raise invalid("/rid", f"a runtime's id has 1 to {PATH_PART_LENGTH_MAX} characters")
     return path

@@ -12,8 +12,8 @@ from api.decisions import refuse_if_match, sent_by
 from api.disconnects import unless_gone
 from api.gateway import Undecided
 from api.jobs import ACCEPTED
+from api.lists import list_response
 from api.operation import Answer, Ask, Operation
-from api.paging import Numbered, after_cursor, page_of, total_pages
 from api.positions import position_text
 from api.problems import refused_by_owner
 from api.views import ClaimView, PollView, RuntimeList, RuntimePage, RuntimeView, runtime_view
@@ -50,23 +50,15 @@ async def claim(ask: Ask) -> Response:
 
 async def list_runtimes(ask: Ask) -> Response:
     query: RuntimesQuery = ask.query
-    wanted = page_of(query)
-    reads = ask.services.reads
-    # Asked for first: the list is at least as new.
-    position = position_text(await reads.positions())
-    runtimes = sorted(map(runtime_view, await reads.runtimes(query.queue)), key=_place)
-    if isinstance(wanted, Numbered):
-        page = RuntimePage(
-            items=tuple(runtimes[wanted.before : wanted.before + wanted.page_size]),
-            page=wanted.page,
-            page_size=wanted.page_size,
-            total=len(runtimes),
-            total_pages=total_pages(len(runtimes), wanted.page_size),
-            total_exact=True,
-        )
-        return json_response(page, position=position)
-    items, cursor = after_cursor(runtimes, _place, wanted)
-    return json_response(RuntimeList(items, cursor), position=position)
+    runtimes = await ask.services.reads.runtimes(query.queue)
+    return list_response(
+        query,
+        map(runtime_view, runtimes.items),
+        _place,
+        runtimes.positions,
+        listed=RuntimeList,
+        paged=RuntimePage,
+    )
 
 
 def _place(runtime: RuntimeView) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ledger.sealing.keyring import Keyring
+
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
@@ -24,6 +26,8 @@ class Settings:
     """Idempotency keys of one tenant say nothing to another."""
     source: str = "ledger.api"
     """`ce_source` of the commands sent."""
+    keyring: Keyring | None = None
+    """What secrets are sealed under; None: requests that have some are refused."""
     connections_max: int = 8
     """To Postgres."""
     decision_seconds: float = 5.0

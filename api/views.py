@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Raw, Struct
 
+from ledger.domain.commands import Limit
+from ledger.domain.events import Ref
 from ledger.domain.ids import SECOND, Micros, rfc3339
-from ledger.domain.job_view import JobView
+from ledger.domain.job import Job
+from ledger.domain.job_view import JobView, job_view
+from ledger.domain.operator_views import (
+    HeldLimitView,
+    ModelView,
+    PausedView,
+    ScheduleView,
+    TemplateView,
+    held_limits,
+    settings_view,
+)
 from projections.answers import (
     Attempt,
     CommandOutcome,
     HistoryEvent,
     Operation,
+    QueueHeld,
     QueueState,
     RuntimeState,
 )
@@ -77,6 +92,21 @@ class AttemptList(Struct, frozen=True, gc=False):
     items: tuple[AttemptView, ...]
 
 
+class CollectedItem(Struct, frozen=True, gc=False):
+    """Of a job that nobody knows `status` is null; of a result that has expired `output`."""
+
+    id: str
+    status: str | None = None
+    output: Raw | None = None
+    output_ref: Ref | None = None
+    collected_at: str | None = None
+    result_expires_at: str | None = None
+
+
+class CollectedList(Struct, frozen=True, gc=False):
+    items: tuple[CollectedItem, ...]
+
+
 # --- Leases --------------------------------------------------------------------------------------
 class LeaseGrantView(Struct, frozen=True, gc=False):
     """A step leased to the caller. `inputs` are outputs of the steps that it needs, by name."""
@@ -129,6 +159,10 @@ class CommandView(Struct, frozen=True, gc=False):
     position: str | None = None
 
 
+class StartedView(Struct, frozen=True, gc=False):
+    operation_id: str
+
+
 class BulkView(Struct, frozen=True, gc=False):
     """`operation_id` is null for a dry run; `matched` as the views showed it."""
 
@@ -156,10 +190,22 @@ class OperationView(Struct, frozen=True, gc=False):
 class QueueView(Struct, frozen=True, gc=False):
     name: str
     partition: int
+    depth_max: int | None
+    """Pending jobs; then QUEUE_FULL."""
+    limits: tuple[Limit, ...]
+    paused: PausedView | None
     counts: dict[str, int]
     """Jobs by status."""
     oldest_pending_at: str | None
     oldest_pending_age_seconds: float | None
+
+
+class HeldQueueView(QueueView, frozen=True, gc=False):
+    """With who holds which limit, be it the queue's own or a template's."""
+
+    held_limits: tuple[HeldLimitView, ...]
+    held_limits_exact: bool
+    """False: more jobs than are looked at hold a lease."""
 
 
 class QueueList(Struct, frozen=True, gc=False):
@@ -192,6 +238,38 @@ class RuntimeList(Struct, frozen=True, gc=False):
 
 class RuntimePage(Paged, frozen=True, gc=False, kw_only=True):
     items: tuple[RuntimeView, ...]
+
+
+# --- What operators say ---------------------------------------------------------------------------
+class TemplateList(Struct, frozen=True, gc=False):
+    items: tuple[TemplateView, ...]
+    next_cursor: str | None
+
+
+class TemplatePage(Paged, frozen=True, gc=False, kw_only=True):
+    items: tuple[TemplateView, ...]
+
+
+class ScheduleList(Struct, frozen=True, gc=False):
+    items: tuple[ScheduleView, ...]
+    next_cursor: str | None
+
+
+class SchedulePage(Paged, frozen=True, gc=False, kw_only=True):
+    items: tuple[ScheduleView, ...]
+
+
+class ModelList(Struct, frozen=True, gc=False):
+    items: tuple[ModelView, ...]
+    next_cursor: str | None
+
+
+class ModelPage(Paged, frozen=True, gc=False, kw_only=True):
+    items: tuple[ModelView, ...]
+
+
+class DeletedView(Struct, frozen=True, gc=False):
+    deleted: bool = True
 
 
 # --- Health --------------------------------------------------------------------------------------
@@ -263,9 +341,47 @@ def operation_view(operation: Operation) -> OperationView:
 
 
 def queue_view(queue: QueueState, now: Micros) -> QueueView:
+    return QueueView(**_of_queue(queue, now))
+
+
+def held_queue_view(held: QueueHeld, now: Micros) -> HeldQueueView:
+    holders = held_limits(held.state.settings.limits, held.limits, held.held)
+    return HeldQueueView(
+        **_of_queue(held.state, now), held_limits=holders, held_limits_exact=held.is_whole
+    )
+
+
+def _of_queue(queue: QueueState, now: Micros) -> dict[str, Any]:
+    said = settings_view(queue.name, queue.settings, queue.paused)
     oldest = queue.oldest_pending_at
-    age = None if oldest is None else max(0.0, (now - oldest) / SECOND)
-    return QueueView(queue.name, queue.partition, dict(queue.counts), _instant(oldest), age)
+    return {
+        "name": queue.name,
+        "partition": queue.partition,
+        "depth_max": said.depth_max,
+        "limits": said.limits,
+        "paused": said.paused,
+        "counts": dict(queue.counts),
+        "oldest_pending_at": _instant(oldest),
+        "oldest_pending_age_seconds": (
+            None if oldest is None else max(0.0, (now - oldest) / SECOND)
+        ),
+    }
+
+
+def collected_item(job: Job, now: Micros) -> CollectedItem:
+    """As the view has it. A result is gone with its time, be it cleaned away already or not."""
+    view = job_view(job)
+    expires = job.result_expires_at
+    is_over = expires is not None and expires <= now
+    result = None if is_over else view.result
+    return CollectedItem(
+        view.id,
+        view.status,
+        None if result is None else result.output,
+        None if result is None else result.output_ref,
+        view.collected_at,
+        view.result_expires_at,
+    )
 
 
 def runtime_view(runtime: RuntimeState) -> RuntimeView:

@@ -6,13 +6,18 @@ A position is the offset of the last record of a partition that an answer includ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from ledger.domain.commands import Template
+from ledger.domain.commands import Limit, Model, QueueSettings, Template
 from ledger.domain.events import Labels
 from ledger.domain.ids import Fence, JobId, Micros, QueueName, RuntimeId, Session, StepName
 from ledger.domain.job import Job
+from ledger.domain.queues import Paused
+from ledger.domain.schedule_table import Scheduled
+
+T = TypeVar("T")
 
 Positions = Mapping[int, int]
 """By partition."""
@@ -125,6 +130,14 @@ class Attempt(Struct, frozen=True, gc=False):
     """Why it failed or expired."""
 
 
+class Rows(Struct, Generic[T], frozen=True, gc=False):
+    """All there are of a kind that is never many."""
+
+    items: tuple[T, ...]
+    positions: Positions
+    """Of all partitions, in the items' own snapshot."""
+
+
 class QueueState(Struct, frozen=True, gc=False):
     name: QueueName
     partition: int
@@ -133,6 +146,20 @@ class QueueState(Struct, frozen=True, gc=False):
     oldest_pending_at: Micros | None
     """When the job was created that has been pending for longest."""
     offset: int
+    settings: QueueSettings = QueueSettings()
+    paused: Paused | None = None
+
+
+class QueueHeld(Struct, frozen=True, gc=False):
+    """A queue, and what its limits depend on, from one snapshot."""
+
+    state: QueueState
+    limits: Mapping[str, tuple[Limit, ...]]
+    """Of the newest templates, by type."""
+    held: tuple[Job, ...]
+    """Jobs with a live lease, where anything limits them."""
+    is_whole: bool
+    """False: there are more."""
 
 
 class RuntimeState(Struct, frozen=True, gc=False):
@@ -178,6 +205,24 @@ class TemplateVersion(Struct, frozen=True, gc=False):
     template: Template
     put_at: Micros
     by: str
+    partition: int
+    offset: int
+
+
+class ScheduleState(Struct, frozen=True, gc=False):
+    queue: QueueName
+    name: str
+    its: Scheduled
+    partition: int
+    offset: int
+
+
+class ModelState(Struct, frozen=True, gc=False):
+    name: str
+    model: Model
+    """Its key sealed."""
+    partition: int
+    offset: int
 
 
 class Operation(Struct, frozen=True, gc=False):

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, LiteralString
+from functools import partial
+from typing import Any, Literal, LiteralString, TypeVar
 
 import msgspec
 import orjson
@@ -17,9 +18,10 @@ from msgspec import Raw, Struct
 from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
-from ledger.domain.commands import Template, Where
+from ledger.domain.commands import Where
 from ledger.domain.ids import Micros
 from ledger.domain.job import TERMINAL, Job, Status
+from projections import operator_reads
 from projections.answers import (
     Attempt,
     CommandOutcome,
@@ -29,9 +31,13 @@ from projections.answers import (
     JobFilter,
     Jobs,
     JobsPage,
+    ModelState,
     Operation,
+    QueueHeld,
     QueueState,
+    Rows,
     RuntimeState,
+    ScheduleState,
     Stored,
     TemplateVersion,
 )
@@ -57,6 +63,7 @@ from projections.writing import STATUSES, instant
 Order = Literal["-created_at", "created_at", "priority"]
 Connection = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Connection]
+T = TypeVar("T")
 
 EXACT_MAX = 10_000
 """More matches than this are not counted, but estimated."""
@@ -305,21 +312,27 @@ class Reads:
         return [changed_job(row, wanted[row[0]]) for row in rows]
 
     # --- What is of no single job ----------------------------------------------------------------
-    async def queue(self, name: str) -> QueueState | None:
-        rows = await self._rows("queries/queues", {"names": [storable(name)]})
-        return _queue(rows[0]) if rows else None
+    async def queue(self, name: str) -> QueueHeld | None:
+        """None: it was never used."""
+        async with self._snapshot() as connection:
+            return await operator_reads.queue_held(partial(_fetch, connection), name)
 
-    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
-        rows = await self._rows("queries/queues", {"names": _texts(names)})
-        return tuple(map(_queue, rows))
+    async def queues(self, names: Sequence[str] = ()) -> Rows[QueueState]:
+        """By name."""
+        return await self._snapped(lambda fetch: operator_reads.queues(fetch, names))
 
-    async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:
+    async def runtimes(self, queues: Sequence[str] = ()) -> Rows[RuntimeState]:
         """Those that live and those that ended within a day of the log's time."""
-        rows = await self._rows("queries/runtimes", {"queues": _texts(queues)})
-        return tuple(
-            RuntimeState(queue, runtime_id, session, tuple(types), *rest)
-            for queue, runtime_id, session, types, *rest in rows
-        )
+
+        async def read(fetch: operator_reads.Fetch) -> tuple[RuntimeState, ...]:
+            return tuple(
+                RuntimeState(queue, runtime_id, session, tuple(types), *rest)
+                for queue, runtime_id, session, types, *rest in await fetch(
+                    "queries/runtimes", {"queues": _texts(queues)}
+                )
+            )
+
+        return await self._snapped(read)
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         rows = await self._rows("queries/command", {"id": storable(command_id)})
@@ -329,14 +342,36 @@ class Reads:
         self, queue: str, job_type: str, version: int | None = None
     ) -> TemplateVersion | None:
         """The newest where no version is named."""
-        values = {"queue": storable(queue), "type": storable(job_type), "version": version}
-        rows = await self._rows("queries/template", values)
-        return _template(rows[0]) if rows else None
+        return await operator_reads.template(self._rows, queue, job_type, version)
 
-    async def templates(self, queues: Sequence[str] = ()) -> tuple[TemplateVersion, ...]:
-        """The newest of each."""
-        rows = await self._rows("queries/templates", {"queues": _texts(queues)})
-        return tuple(found for row in rows if (found := _template(row)))
+    async def templates(
+        self, queues: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Rows[TemplateVersion]:
+        """The newest of each, by queue and type."""
+        return await self._snapped(lambda fetch: operator_reads.templates(fetch, queues, types))
+
+    async def schedule(self, queue: str, name: str) -> ScheduleState | None:
+        found = await operator_reads.schedules(self._rows, (queue,), name=name)
+        return found[0] if found else None
+
+    async def schedules(
+        self,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+        enabled: bool | None = None,
+    ) -> Rows[ScheduleState]:
+        """By queue and name."""
+        return await self._snapped(
+            lambda fetch: operator_reads.schedules(fetch, queues, types, enabled)
+        )
+
+    async def model(self, name: str) -> ModelState | None:
+        found = await operator_reads.models(self._rows, name)
+        return found[0] if found else None
+
+    async def models(self) -> Rows[ModelState]:
+        """By name."""
+        return await self._snapped(operator_reads.models)
 
     async def operation(self, operation_id: str) -> Operation | None:
         rows = await self._rows("queries/operation", {"id": storable(operation_id)})
@@ -379,6 +414,14 @@ class Reads:
             await connection.set_read_only(True)
             async with connection.transaction():
                 yield connection
+
+    async def _snapped(
+        self, read: Callable[[operator_reads.Fetch], Awaitable[tuple[T, ...]]]
+    ) -> Rows[T]:
+        async with self._snapshot() as connection:
+            items = await read(partial(_fetch, connection))
+            positions = await _fetch(connection, "queries/positions", {})
+        return Rows(items, dict(positions))
 
     async def _rows(self, name: LiteralString, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         async with self._connection() as connection:
@@ -449,20 +492,6 @@ async def _history(
                     yield logical
         if len(rows) < many:
             return
-
-
-def _queue(row: tuple[Any, ...]) -> QueueState:
-    name, partition, *counts, oldest, offset = row
-    return QueueState(name, partition, dict(zip(STATUSES, counts, strict=True)), oldest, offset)
-
-
-def _template(row: tuple[Any, ...]) -> TemplateVersion | None:
-    queue, job_type, version, content, put_at, by = row
-    try:
-        template = msgspec.json.decode(content, type=Template)
-    except msgspec.DecodeError:
-        return None  # Of a later version's form.
-    return TemplateVersion(queue, job_type, version, template, put_at, by)
 
 
 # --- Filters and cursors -------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ledger.domain import bulk
+from ledger.domain import bulk, models
 from ledger.domain.cancel import cancel
 from ledger.domain.commands import Asked, RequestJob, RerunJob
 from ledger.domain.concurrency import POLICIES, Alone, Shared
@@ -36,6 +36,7 @@ def admit(
 ) -> Decision:
     """A key that came before answers first, whatever has become of the template since. `born`: the
     instant in the job's id, if it is another one."""
+    request = models.with_tenant(request)
     queue = partition.queues.get(request.queue)
     newest = queue.template(request.type) if queue is not None else None
     version = request.template_version
@@ -64,7 +65,8 @@ def admit(
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    if refused := _closed(newest) or _full(partition, request.queue):
+    unknown = models.refuse_unknown(partition, request.queue, request.type)
+    if refused := unknown or _closed(newest) or _full(partition, request.queue):
         return refused
     order = partition.next_order(at)
     event = resolve(
@@ -118,8 +120,9 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return expired
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
+    unknown = models.refuse_unknown(partition, original.queue, original.type)
     full = _full(partition, original.queue)
-    if refused := _closed(newest) or full or too_large(command.payload):
+    if refused := unknown or _closed(newest) or full or too_large(command.payload):
         return refused
     order = partition.next_order(at)
     event = rerun(original, command, seed=asked.command_id, at=at, order=order)

@@ -222,7 +222,9 @@ def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str:
 
 
 def content_digest(request: RequestJob) -> str:
-    """Over all that the request asks for, its payload as RFC 8785 bytes, wherever it lies."""
+    """Over all that the request asks for, its payload as RFC 8785 bytes, wherever it lies. Sealed
+    headers look different each time, and the token in them may be a fresher one: they are no part
+    of it."""
     payload_hash = request.payload_hash
     if payload_hash is None and request.payload_ref is not None:
         payload_hash = request.payload_ref.sha256
@@ -237,7 +239,7 @@ def content_digest(request: RequestJob) -> str:
         payload_ref=None,  # Where it lies: its hash says what it is.
         extract=None,
         checked_against=None,
-        forward_headers=None,  # Sealed anew each time.
+        forward_headers=None,
     )
     return _digest(asked)
 
@@ -282,7 +284,7 @@ def _wrong(request: RequestJob, by: Pinned | None, at: Micros) -> Rejected | Non
 
 def mismatch(schema: Schema | None, content: Raw, at: str) -> Rejected | None:
     """What a template's schema says against a payload or output."""
-    if schema is None or not (errors := schema.errors(bytes(content))):
+    if schema is None or not (errors := schema.errors(content)):
         return None
     fields = tuple(FieldError(at + error.pointer, error.message) for error in errors)
     first = fields[0]

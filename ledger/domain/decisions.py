@@ -21,6 +21,8 @@ class Decided(Struct, frozen=True, gc=False):
     replayed: bool = False
     """The very command (id, or Idempotency-Key) came before."""
     template_version: int | None = None
+    created: bool = False
+    """Of a put: there was none of that name before."""
     refused: tuple[Rejected, ...] = ()
     """Parts of a report that were refused, beside those that were accepted."""
     operation_id: str | None = None

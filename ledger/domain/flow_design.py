@@ -38,7 +38,7 @@ def flow_of(job_type: str, template: Template) -> Flow | None:
             when=step.when,
             each=step.each,
             timeout_us=None if step.timeout_seconds is None else micros(step.timeout_seconds),
-            retry=_retry(template, step),
+            retry=step_retry(template, step),
             cancelable=step.cancelable,
             progress_from=ranges[step.name][0],
             progress_to=ranges[step.name][1],
@@ -164,7 +164,7 @@ def _ranges(steps: tuple[StepAsk, ...]) -> dict[StepName, tuple[float, float]]:
     return ranges
 
 
-def _retry(template: Template, step: StepAsk) -> Retry:
+def step_retry(template: Template, step: StepAsk) -> Retry:
     """One attempt, if the step does not say; in all else the template's word where it is silent."""
     retry = merged_retry(template.retry, step.retry)
     return replace(retry, max_attempts=1) if step.retry.max_attempts is UNSET else retry

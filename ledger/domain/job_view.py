@@ -156,7 +156,7 @@ def job_view(job: Job) -> JobView:
         start_timeout_seconds=_seconds(asked.start_timeout_us),
         timeout_seconds=asked.timeout_us / SECOND,
         lease_seconds=asked.lease_us / SECOND,
-        retry=_retry(asked.retry),
+        retry=retry_view(asked.retry),
         result_ttl_seconds=_seconds(asked.result_ttl_us),
         failed_ttl_seconds=_seconds(asked.failed_ttl_us),
         template_version=asked.template_version,
@@ -202,7 +202,7 @@ def _seconds(duration: int | None) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def _retry(retry: Retry) -> RetryView:
+def retry_view(retry: Retry) -> RetryView:
     return RetryView(
         max_attempts=retry.max_attempts,
         backoff_seconds=tuple(b / SECOND for b in retry.backoff_us),

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from ledger.domain.commands import DeleteModel, Limit, Model, PutModel, Template
+from ledger.domain.commands import (
+    DeleteModel,
+    Limit,
+    Model,
+    PutModel,
+    RequestJob,
+    RetryAsk,
+    Template,
+)
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import ModelDeleted, ModelPut, TemplatePut
-from ledger.domain.ids import MODELS_QUEUE
+from ledger.domain.ids import MODELS_QUEUE, QueueName
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection
+
+TENANT = "tenant"
+"""The label by which a model's limit counts."""
+TENANT_DEFAULT = "default"
 
 
 def put(partition: Partition, command: PutModel) -> Decision:
     """Without a key the one before it is kept. Equal content makes no news."""
-    queue = partition.queue(MODELS_QUEUE)
-    before = queue.models.get(command.name)
+    if wrong := _wrong_address(command.model.base_url):
+        return Rejected(Rejection.VALIDATION_FAILED, wrong, pointer="/base_url")
+    queue = partition.queues.get(MODELS_QUEUE)
+    before = None if queue is None else queue.models.get(command.name)
     model = command.model
     if model.api_key is UNSET:
         model = replace(model, api_key=None if before is None else before.api_key)
     if before == model:
         return Decided()
-    newest = queue.template(command.name)
+    newest = None if queue is None else queue.template(command.name)
     template = template_of(model)
     events: tuple[ModelPut | TemplatePut, ...] = (
         ModelPut(MODELS_QUEUE, command.name, Raw(msgspec.json.encode(model))),
@@ -32,7 +48,7 @@ def put(partition: Partition, command: PutModel) -> Decision:
         version = newest.version + 1 if newest else 1
         content = Raw(msgspec.json.encode(template))
         events += (TemplatePut(MODELS_QUEUE, command.name, version, content),)
-    return Decided(events)
+    return Decided(events, created=before is None)
 
 
 def delete(partition: Partition, command: DeleteModel) -> Decision:
@@ -52,15 +68,51 @@ def template_of(model: Model) -> Template:
     """The tenant is a label: a limit counts per tenant and model."""
     limits: tuple[Limit, ...] = ()
     if model.max_concurrency is not None:
-        limits = (Limit(("/labels/tenant",), model.max_concurrency),)
+        limits = (Limit((f"/labels/{TENANT}",), model.max_concurrency),)
     return Template(
         timeout_seconds=model.timeout_seconds,
         start_timeout_seconds=model.start_timeout_seconds,
-        retry=model.retry,
+        retry=retry_of(model),
         result_ttl_seconds=model.result_ttl_seconds,
         failed_ttl_seconds=model.failed_ttl_seconds,
         limits=limits,
     )
+
+
+def _wrong_address(base_url: str) -> str:
+    """Empty: nothing is. Whether it may be called is the guard's to say, when it is."""
+    try:
+        url = urlsplit(base_url)
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:
+        return "no address"
+    if url.scheme not in ("http", "https") or not has_host:
+        return "no address: http://host/… or https://host/…"
+    if "@" in url.netloc:
+        return "a password does not belong into an address; give it as api_key"
+    return "a base ends before ? and #" if url.query or url.fragment else ""
+
+
+def retry_of(model: Model) -> RetryAsk:
+    """Who is tried again stands behind those that wait, unless the model says otherwise."""
+    said = model.retry
+    return replace(said, position="tail") if said.position is UNSET else said
+
+
+def with_tenant(request: RequestJob) -> RequestJob:
+    """A call of nobody in particular is the default tenant's, or it would be under no limit."""
+    if request.queue != MODELS_QUEUE:
+        return request
+    labels = {} if request.labels is UNSET else request.labels
+    return replace(request, labels={TENANT: TENANT_DEFAULT, **labels})
+
+
+def refuse_unknown(partition: Partition, queue: QueueName, job_type: str) -> Rejected | None:
+    """A job in the queue of models is a call of the one that its type names."""
+    if queue != MODELS_QUEUE:
+        return None
+    its = partition.queues.get(queue)
+    return None if its is not None and job_type in its.models else not_found(job_type)
 
 
 def not_found(name: str) -> Rejected:

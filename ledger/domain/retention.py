@@ -113,6 +113,22 @@ def _finished(job: Job) -> Micros:
     return job.finished_at or job.created_at
 
 
+def closing_of(job: Job) -> Closing:
+    """Of a job that has ended: for an owner who has forgotten it."""
+    assert job.end is not None
+    return Closing(
+        status=job.end.value,  # type: ignore[arg-type]
+        finished_at=_finished(job),
+        result_ttl_us=job.request.result_ttl_us,
+        failed_ttl_us=job.request.failed_ttl_us,
+        collected_at=job.collected_at,
+        result_expires_at=job.result_expires_at,
+        withdrawn=job.withdrawn,
+        payload_withdrawn=job.payload_withdrawn,
+        erased=job.erased,
+    )
+
+
 def _kept(partition: Partition, job_id: JobId, closing: Closing | None) -> Kept | Rejected:
     job = partition.job(job_id)
     if job is not None and job.end is None:

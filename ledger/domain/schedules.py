@@ -3,7 +3,7 @@ whichever owner notices it: what is next stands in the log, and moves with the r
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +18,7 @@ from ledger.domain.commands import (
     PutSchedule,
     RequestJob,
     RunSchedule,
+    Schedule,
 )
 from ledger.domain.cron import parsed
 from ledger.domain.decisions import Decided, Decision
@@ -133,12 +134,23 @@ def _put(
         return Rejected(Rejection.INVALID_SCHEDULE, times.message, pointer=times.pointer)
     if not is_schedulable(partition, command.queue, schedule.type):
         return not_schedulable(schedule.type)
-    if known is not None and known.schedule == schedule and known.stopped is None:
+    if known is not None and known.stopped is None and _same(known.schedule, schedule):
         return Decided()
     next_at = times.next_after(_since(known, asked, at)) if schedule.enabled else None
     content = Raw(msgspec.json.encode(schedule))
     put = SchedulePut(command.queue, command.name, content, asked.command_id, next_at)
-    return Decided((put,))
+    return Decided((put,), created=known is None)
+
+
+def _same(one: Schedule, other: Schedule) -> bool:
+    """As a reader sees them: what is said as the default makes no other schedule."""
+    return bool(_content(one) == _content(other))
+
+
+def _content(schedule: Schedule) -> dict[str, Any]:
+    absent: dict[str, Any] = {"payload": {}, "labels": {}, "scope": None}
+    said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schedule))
+    return absent | said
 
 
 def _enable(command: EnableSchedule, known: Scheduled, asked: Asked, at: Micros) -> Decision:

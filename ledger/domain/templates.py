@@ -12,6 +12,8 @@ from ledger.domain.commands import PutTemplate, RequestJob, Template
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import TemplatePut
 from ledger.domain.flow_design import wrong_steps
+from ledger.domain.ids import QueueName
+from ledger.domain.operator_views import template_view
 from ledger.domain.partition import Partition
 from ledger.domain.pointers import is_pointer
 from ledger.domain.queue_control import wrong_limits
@@ -33,12 +35,14 @@ def put(partition: Partition, command: PutTemplate) -> Decision:
     version = newest.version + 1 if newest else 1
     content = msgspec.Raw(msgspec.json.encode(command.template))
     put = TemplatePut(command.queue, command.type, version, content)
-    return Decided((put,), template_version=version)
+    return Decided((put,), template_version=version, created=newest is None)
 
 
 def _content(template: Template) -> Any:
-    """Its JSON value: how a schema was written (spaces, order of keys) makes no other template."""
-    return msgspec.json.decode(msgspec.json.encode(template))
+    """The JSON value that a reader sees: neither how a schema was written (spaces, order of keys)
+    nor what is said as the default makes another template."""
+    shown = template_view(QueueName(""), "", 0, template)
+    return msgspec.json.decode(msgspec.json.encode(shown))
 
 
 def _wrong(template: Template) -> Rejected | None:

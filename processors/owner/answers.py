@@ -33,6 +33,7 @@ from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
 from ledger.domain.operator_views import (
     CollectedView,
+    ModelView,
     ScheduleView,
     collected_view,
     model_view,
@@ -78,11 +79,22 @@ class HeartbeatAnswer(Struct, frozen=True, gc=False):
 class TemplateAnswer(Struct, frozen=True, gc=False):
     version: int
     created: bool
+    """The command made that version."""
+    put_at: str | None = None
+    put_by: str | None = None
+    """Of a version that was made just now."""
 
 
 class ScheduleAnswer(Struct, frozen=True, gc=False):
     schedule: ScheduleView
-    changed: bool
+    created: bool
+    """There was none of that name before."""
+
+
+class ModelAnswer(Struct, frozen=True, gc=False):
+    model: ModelView
+    created: bool
+    """There was none of that name before."""
 
 
 class Deleted(Struct, frozen=True, gc=False):
@@ -147,9 +159,9 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
                 rfc3339(deadline) if deadline is not None else None,
             )
         case PutTemplate():
-            return TemplateAnswer(decided.template_version or 0, bool(decided.events))
+            return _template(partition, asked, decided)
         case PutSchedule() | EnableSchedule() | DisableSchedule():
-            return _schedule(partition, asked.command, bool(decided.events))
+            return _schedule(partition, asked.command, created=decided.created)
         case DeleteSchedule() | DeleteModel():
             return Deleted()
         case PutQueue() | PauseQueue() | ResumeQueue():
@@ -157,7 +169,7 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
             return settings_view(queue.name, queue.settings, queue.paused)
         case PutModel(name=name):
             model = partition.queue(MODELS_QUEUE).models.get(name)
-            return None if model is None else model_view(name, model)
+            return None if model is None else ModelAnswer(model_view(name, model), decided.created)
         case CollectJob():
             return _collected(partition, asked.command)
         case CancelJobs() | RemoveObjects():
@@ -166,13 +178,28 @@ def _data(partition: Partition, asked: Asked, decided: Decided) -> Struct | None
             return None
 
 
+def _template(partition: Partition, asked: Asked, decided: Decided) -> TemplateAnswer:
+    command = asked.command
+    assert isinstance(command, PutTemplate)
+    if decided.events:
+        at, by = rfc3339(partition.at), asked.actor
+        return TemplateAnswer(decided.template_version or 0, True, at, by)
+    if decided.template_version is not None:
+        return TemplateAnswer(decided.template_version, decided.replayed)
+    newest = partition.queue(command.queue).template(command.type)  # Of a repeat that made none.
+    return TemplateAnswer(0 if newest is None else newest.version, False)
+
+
 def _schedule(
-    partition: Partition, command: PutSchedule | EnableSchedule | DisableSchedule, changed: bool
+    partition: Partition,
+    command: PutSchedule | EnableSchedule | DisableSchedule,
+    *,
+    created: bool,
 ) -> ScheduleAnswer | None:
     its = partition.queue(command.queue).schedules.get(command.name)
     if its is None:
         return None
-    return ScheduleAnswer(schedule_view(command.queue, command.name, its), changed)
+    return ScheduleAnswer(schedule_view(command.queue, command.name, its), created)
 
 
 def _collected(partition: Partition, command: CollectJob) -> CollectedView:

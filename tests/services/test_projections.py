@@ -136,7 +136,7 @@ async def test_jobs_read_are_the_jobs_that_the_owner_holds(views: str, seed: int
         stored = await reads.jobs_by_id(list(jobs))
         assert {job_id: found.job for job_id, found in stored.items()} == jobs
         assert {found.position for found in stored.values()} == {f"0:{script.offset - 1}"}
-        for queue in await reads.queues():
+        for queue in (await reads.queues()).items:
             here = [status(job) for job in jobs.values() if job.request.queue == queue.name]
             assert queue.counts == {one.value: here.count(one) for one in JOB_STATUSES}
         for job_id, job in jobs.items():
@@ -537,13 +537,13 @@ async def test_commands_templates_runtimes_and_operations(views: str, script: Sc
         oldest = await reads.template("default", "send", 1)
         assert oldest is not None
         assert oldest.template.title == "one"
-        assert [one.version for one in await reads.templates()] == [2]
+        assert [one.version for one in (await reads.templates()).items] == [2]
         assert (await reads.consumed(0)) is not None
         assert await reads.consumed(7) is None
         queue = await reads.queue("default")
         assert queue is not None
-        assert queue.counts["pending"] == 1
-        assert queue.oldest_pending_at is not None
+        assert queue.state.counts["pending"] == 1
+        assert queue.state.oldest_pending_at is not None
 
 
 async def test_runtimes_live_until_their_session_ends(views: str, script: Script) -> None:
@@ -552,11 +552,11 @@ async def test_runtimes_live_until_their_session_ends(views: str, script: Script
     script.do(Beat(RuntimeId("r2"), Session("s1"), QUEUES[0], 2, ("send",), leaving=True))
     await asyncio.to_thread(project, views, script, cuts=(2, 4))
     async with open_reads(views) as reads:
-        one, other = await reads.runtimes()
+        one, other = (await reads.runtimes()).items
         assert (one.runtime_id, one.session, one.why, one.types) == ("r1", "s2", None, ("send",))
         assert (other.runtime_id, other.session, other.why) == ("r2", "s1", "left")
         assert other.ended_at == script.at
-        assert await reads.runtimes(("mail",)) == ()
+        assert (await reads.runtimes(("mail",))).items == ()
 
 
 async def test_an_operation_tells_how_far_it_is(views: str, script: Script) -> None:

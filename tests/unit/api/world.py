@@ -7,17 +7,27 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
+from ledger.sealing.keyring import generate_key, parsed
 from msgspec import Raw
 from starlette.applications import Starlette
 
 from api.app import Ports, create_app
 from api.settings import Settings
 from api.wire import Heard, Place, Sent
-from ledger.domain.commands import Asked, CancelJobs, Claim, Command, GatewayBeat, Where
+from ledger.domain.commands import (
+    Asked,
+    CancelJobs,
+    Claim,
+    Command,
+    GatewayBeat,
+    QueueSettings,
+    RemoveObjects,
+    Where,
+)
 from ledger.domain.creation import matches
 from ledger.domain.decide import Decided, decide
 from ledger.domain.entries import Entry, cause_of
@@ -34,6 +44,7 @@ from ledger.domain.job import Job, fold, status
 from ledger.domain.partition import KEYED, Partition
 from ledger.domain.rejections import Rejected
 from ledger.domain.remembered import ClosedJobs
+from ledger.domain.steps import held_lease
 from ledger.log.command_codec import command_from, command_record, partition_for, topic_of
 from ledger.log.connection import COMMAND_BYTES_MAX, Connection
 from ledger.log.errors import LogUnavailable, RecordTooLarge
@@ -50,16 +61,25 @@ from projections.answers import (
     JobFilter,
     Jobs,
     JobsPage,
+    ModelState,
     Operation,
+    QueueHeld,
     QueueState,
+    Rows,
     RuntimeState,
+    ScheduleState,
     Stored,
+    TemplateVersion,
 )
 from projections.change_feed import ALL_OF_IT, ChangedJob, Changes, Happened
 from projections.packing import Logical
 from projections.reads import BadCursor, Order, Reads, ReadsUnavailable
+from tests.unit.api.operators_view import OPERATORS, OperatorsView, Said
+
+T = TypeVar("T")
 
 PARTITIONS = 4
+KEYRING = parsed(f"test:{generate_key()}")
 BEGIN = Micros(1_800_000_000 * SECOND)
 ALL_STATUSES = (
     "pending",
@@ -120,6 +140,7 @@ class World:
             partitions=PARTITIONS,
             decision_seconds=0.5,
             view_seconds=0.2,
+            keyring=KEYRING,
         )
         self.logs = {n: Log(n, Partition(n)) for n in range(self.settings.partitions)}
         self.at = BEGIN
@@ -134,6 +155,8 @@ class World:
         self.history: dict[JobId, list[_Told]] = {}
         self.outcomes: dict[str, CommandOutcome] = {}
         self.operations: dict[str, Operation] = {}
+        self.said: list[Said] = []
+        """By operators."""
         self.runtimes: list[RuntimeState] = []
         self.sent: list[Sent] = []
         self.has_sent = asyncio.Event()
@@ -223,6 +246,8 @@ class World:
         log.owner.apply(entry)
         for event in events:
             told = _Told(event, self.at, actor, cause, log.offset)
+            if isinstance(event, OPERATORS):
+                self.said.append(Said(event, self.at, actor, log.number, log.offset))
             if queue_of(key_of(event)) is not None:
                 self.history.setdefault(JobId(key_of(event)), []).append(told)
             log.offset += 1
@@ -244,12 +269,17 @@ class World:
             log.offset - 1,
             self.at,
         )
-        if operation_id is not None and isinstance(asked.command, CancelJobs):
+        command = asked.command
+        if operation_id is not None and isinstance(command, CancelJobs | RemoveObjects):
+            kind, where, reason = "remove_objects", msgspec.json.encode(command), ""
+            if isinstance(command, CancelJobs):
+                kind, where = "cancel", msgspec.json.encode(command.where)
+                reason = command.reason
             self.operations[operation_id] = Operation(
                 operation_id,
-                "cancel",
-                Raw(msgspec.json.encode(asked.command.where)),
-                asked.command.reason,
+                kind,
+                Raw(where),
+                reason,
                 asked.actor,
                 self.settings.partitions,
                 0,
@@ -518,11 +548,33 @@ class _Views(Reads):
         found = sorted(self._matching(where), key=lambda job: (job.request.priority, job.order))
         return Jobs(tuple(found[:limit]), None, self._world.positions())
 
-    async def queue(self, name: str) -> QueueState | None:
-        return next((queue for queue in await self.queues() if queue.name == name), None)
+    async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
+        found = {job_id: self._checked().stored(job_id) for job_id in job_ids}
+        return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
-    async def queues(self, names: Sequence[str] = ()) -> tuple[QueueState, ...]:
-        counts: dict[QueueName, dict[str, int]] = {}
+    # --- What operators said ---------------------------------------------------------------------
+    def _operators(self) -> OperatorsView:
+        world = self._checked()
+        return OperatorsView(world.said, world.positions())
+
+    def _all_of(self, items: tuple[T, ...]) -> Rows[T]:
+        return Rows(items, self._world.positions())
+
+    async def queue(self, name: str) -> QueueHeld | None:
+        found = (await self.queues((name,))).items
+        if not found:
+            return None
+        limits = {t.type: t.template.limits for t in (await self.templates((name,))).items}
+        held = tuple(
+            job
+            for job in self._world.jobs()
+            if job.request.queue == name and any(held_lease(step) for step in job.steps)
+        )
+        return QueueHeld(found[0], limits, held, True)
+
+    async def queues(self, names: Sequence[str] = ()) -> Rows[QueueState]:
+        operators = self._operators()
+        counts = {name: dict.fromkeys(ALL_STATUSES, 0) for name in operators.used}
         oldest: dict[QueueName, Micros] = {}
         for job in self._checked().jobs():
             name = job.request.queue
@@ -530,22 +582,70 @@ class _Views(Reads):
             count[status(job)] += 1
             if status(job) == "pending":
                 oldest[name] = min(job.created_at, oldest.get(name, job.created_at))
-        partitions = self._world.settings.partitions
-        return tuple(
-            QueueState(
-                name,
-                partition_of(name, partitions),
-                count,
-                oldest.get(name),
-                self._world.positions()[partition_of(name, partitions)],
+        partitions, positions = self._world.settings.partitions, self._world.positions()
+        return self._all_of(
+            tuple(
+                QueueState(
+                    name,
+                    partition_of(name, partitions),
+                    count,
+                    oldest.get(name),
+                    positions[partition_of(name, partitions)],
+                    operators.settings.get(name, QueueSettings()),
+                    operators.paused.get(name),
+                )
+                for name, count in counts.items()
+                if not names or name in names
             )
-            for name, count in counts.items()
-            if not names or name in names
         )
 
-    async def runtimes(self, queues: Sequence[str] = ()) -> tuple[RuntimeState, ...]:
+    async def template(
+        self, queue: str, job_type: str, version: int | None = None
+    ) -> TemplateVersion | None:
+        versions = self._operators().versions.get((QueueName(queue), job_type), [])
+        known = [one for one in versions if version in (None, one.version)]
+        return known[-1] if known else None
+
+    async def templates(
+        self, queues: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Rows[TemplateVersion]:
+        newest = self._operators().newest()
+        return self._all_of(
+            tuple(
+                one
+                for one in newest
+                if (not queues or one.queue in queues) and (not types or one.type in types)
+            )
+        )
+
+    async def schedule(self, queue: str, name: str) -> ScheduleState | None:
+        all_ = self._operators().schedules()
+        return next((one for one in all_ if (one.queue, one.name) == (queue, name)), None)
+
+    async def schedules(
+        self, queues: Sequence[str] = (), types: Sequence[str] = (), enabled: bool | None = None
+    ) -> Rows[ScheduleState]:
+        return self._all_of(
+            tuple(
+                one
+                for one in self._operators().schedules()
+                if (not queues or one.queue in queues)
+                and (not types or one.its.schedule.type in types)
+                and enabled in (None, one.its.schedule.enabled)
+            )
+        )
+
+    async def model(self, name: str) -> ModelState | None:
+        return next((one for one in self._operators().models() if one.name == name), None)
+
+    async def models(self) -> Rows[ModelState]:
+        return self._all_of(self._operators().models())
+
+    async def runtimes(self, queues: Sequence[str] = ()) -> Rows[RuntimeState]:
         known = self._checked().runtimes
-        return tuple(runtime for runtime in known if not queues or runtime.queue in queues)
+        return self._all_of(
+            tuple(runtime for runtime in known if not queues or runtime.queue in queues)
+        )
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         outcome = self._checked().outcomes.get(command_id)
