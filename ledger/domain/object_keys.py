@@ -80,13 +80,10 @@ def is_payload_of(
 
 
 def is_output_of(
-    key: str, job_id: JobId, labels: Mapping[str, str], command_id: CommandId, fence: Fence
+    key: str, job_id: JobId, labels: Mapping[str, str], *makers: CommandId | Fence
 ) -> bool:
-    """Whether an object is an output of the job that belongs to this command, or to this fence."""
-    return any(
-        _belongs(key, output_key(job_id, labels, by), _owner(job_id, by))
-        for by in (fence, command_id)
-    )
+    """Whether an object is an output of the job that belongs to one of these, whatever its name."""
+    return any(_belongs(key, output_key(job_id, labels, by), _owner(job_id, by)) for by in makers)
 
 
 def _belongs(key: str, usual: str, owner: str) -> bool:

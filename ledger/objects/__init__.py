@@ -17,7 +17,15 @@ from ledger.objects.errors import (
     StoreUnavailable,
 )
 from ledger.objects.folder import FolderStore
-from ledger.objects.store import PAGE_MAX, Listed, ObjectStore, Page, delete_prefix
+from ledger.objects.store import (
+    PAGE_MAX,
+    Listed,
+    ObjectStore,
+    Page,
+    copied,
+    delete_prefix,
+    require_there,
+)
 
 __all__ = [
     "PAGE_MAX",
@@ -34,6 +42,8 @@ __all__ = [
     "ObjectStore",
     "Page",
     "StoreUnavailable",
+    "copied",
     "delete_prefix",
     "open_store",
+    "require_there",
 ]

@@ -106,10 +106,7 @@ def test_what_is_no_job_or_has_no_name_has_no_key() -> None:
 
 def belongs(key: str, asked: tuple[JobId, dict[str, str], CommandId | Fence, str]) -> bool:
     job, labels, by, _ = asked
-    nobody = CommandId("nobody")
-    if isinstance(by, int):
-        return is_output_of(key, job, labels, nobody, by)
-    return is_output_of(key, job, labels, by, Fence(10**9))
+    return is_output_of(key, job, labels, by)
 
 
 # --- Whatever the labels --------------------------------------------------------------------------
