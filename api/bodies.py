@@ -40,11 +40,8 @@ class ObjectRef(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ForwardHeaders = Annotated[
-    dict[str, Any],
-    Meta(
-        description="Headers for the model; sealed before they are kept, and never shown",
-        extra_json_schema={"additionalProperties": {"type": "string"}},
-    ),
+    dict[str, str],
+    Meta(description="Headers for the model; sealed before they are kept, and never shown"),
 ]
 
 

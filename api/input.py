@@ -217,20 +217,21 @@ def _explained(said: str, value: object = None) -> tuple[str, str]:
 
 
 def _culprit(value: object, steps: Sequence[str], *, of_key: bool) -> str:
-    """The pointer's last part: which label it is. msgspec does not say; all mappings of the
-    contract are labels, so their bounds are looked at here."""
+    """The pointer's last part: which label or header it is. msgspec does not say; only labels have
+    bounds, so those are looked at here."""
     for step in steps:
         if not isinstance(value, dict):
             return ""
         value = value.get(step)
     if not isinstance(value, dict):
         return ""
-    for key, item in list(value.items())[:KEYS_TRIED_MAX]:
-        bad_key = not 1 <= len(key) <= 64
-        bad_item = not isinstance(item, str) or len(item) > 256
-        if bad_key if of_key else bad_item:
-            return f"/{escaped(key)}"
-    return ""
+    tried = list(value.items())[:KEYS_TRIED_MAX]
+    if of_key:
+        wrong = [key for key, _ in tried if not 1 <= len(key) <= 64]
+    else:
+        wrong = [key for key, item in tried if not isinstance(item, str)]
+        wrong = wrong or [key for key, item in tried if len(item) > 256]
+    return f"/{escaped(wrong[0])}" if wrong else ""
 
 
 # --- Query parameters ----------------------------------------------------------------------------

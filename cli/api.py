@@ -54,6 +54,7 @@ def serve(settings: Settings) -> None:
             partitions=settings.partitions,
             connections_max=settings.postgres_connections_max,
             in_flight_max=settings.in_flight_max,
+            keyring=settings.keyring,
         )
     )
     server = ApiServer(app, host=settings.api_host, port=settings.api_port)

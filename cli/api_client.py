@@ -45,9 +45,38 @@ class ApiClient:
     def get(self, path: str, params: Params = ()) -> Json:
         return _answer(self._http.get(path, params=tuple(params)))
 
-    def post(self, path: str, body: Json, *, headers: dict[str, str] | None = None) -> Json:
+    def all_of(self, path: str, params: Params = ()) -> list[Json]:
+        """A whole list: of what is never many."""
+        items: list[Json] = []
+        cursor: str | None = None
+        while True:
+            page = [("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])]
+            found = self.get(path, [*params, *page])
+            items += found["items"]
+            cursor = found["next_cursor"]
+            if cursor is None:
+                return items
+
+    def post(
+        self, path: str, body: Json | None = None, *, headers: dict[str, str] | None = None
+    ) -> Json:
+        return self._write("POST", path, body, headers)
+
+    def put(self, path: str, body: Json) -> Json:
+        return self._write("PUT", path, body)
+
+    def delete(self, path: str) -> Json:
+        return self._write("DELETE", path)
+
+    def _write(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Json:
         """Raises CommandError with UNDECIDED for a 202 that has no decision yet."""
-        response = self._http.post(path, json=body, headers=headers or {})
+        response = self._http.request(method, path, json=body, headers=headers or {})
         answer = _answer(response)
         if response.status_code == 202 and "command_id" in answer:
             raise CommandError(

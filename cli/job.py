@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from cli.api_client import ApiClient, ApiUrl, Json, api_client
-from cli.outcome import EXIT_CODES, CommandError, Exit
+from cli.content import given, json_of, labels_of
+from cli.outcome import EXIT_CODES, Exit
 from cli.output import AsJson, clock_time, compact, fields, line, print_json, say, short_time, table
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
@@ -67,8 +65,8 @@ def _register_writes(job: typer.Typer) -> None:
         body = {
             "type": type,
             "queue": queue,
-            "payload": _payload(payload),
-            "labels": _labels(label),
+            "payload": json_of(payload),
+            "labels": labels_of(label),
             "scope": scope,
             "priority": priority,
             "idempotency_key": key,
@@ -79,7 +77,7 @@ def _register_writes(job: typer.Typer) -> None:
             "retry": None if max_attempts is None else {"max_attempts": max_attempts},
         }
         with api_client(api_url) as api:
-            made = api.post("/v1/jobs", _given(body))
+            made = api.post("/v1/jobs", given(body))
             if made.get("deduplicated"):
                 say(f"this key was used before: {made['id']} answers")
             if watch:
@@ -120,9 +118,9 @@ def _register_writes(job: typer.Typer) -> None:
         api_url: ApiUrl = None,
         as_json: AsJson = False,
     ) -> None:
-        body = {"payload": _payload(payload), "labels": _labels(label), "priority": priority}
+        body = {"payload": json_of(payload), "labels": labels_of(label), "priority": priority}
         with api_client(api_url) as api:
-            made = api.post(f"/v1/jobs/{job_id}/rerun", _given(body))
+            made = api.post(f"/v1/jobs/{job_id}/rerun", given(body))
         if as_json:
             print_json(made)
         else:
@@ -167,7 +165,7 @@ def _register_reads(job: typer.Typer) -> None:
         params += [("queue", value) for value in queue or []]
         params += [("type", value) for value in type or []]
         params += [("status", value) for value in status or []]
-        params += [(f"label.{name}", value) for name, value in (_labels(label) or {}).items()]
+        params += [(f"label.{name}", value) for name, value in (labels_of(label) or {}).items()]
         single = {"scope": scope, "error_code": error_code, "cursor": cursor}
         params += [(name, value) for name, value in single.items() if value is not None]
         with api_client(api_url) as api:
@@ -330,38 +328,3 @@ def show_job(job: Json) -> None:
         if job.get(name)
     ]
     fields(rows)
-
-
-def _given(body: Json) -> Json:
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def _payload(text: str | None) -> Any:
-    if text is None:
-        return None
-    if text == "-":
-        text = sys.stdin.read()
-    elif text.startswith("@"):
-        text = Path(text[1:]).read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise CommandError(
-            f"--payload is not JSON: {error}",
-            fix="quote it for the shell: --payload '{\"a\": 1}', or give a file: --payload @a.json",
-            exit_code=Exit.USAGE,
-        ) from None
-
-
-def _labels(pairs: list[str] | None) -> dict[str, str] | None:
-    if not pairs:
-        return None
-    labels = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise CommandError(
-                f"--label {pair!r} is not KEY=VALUE", fix="--label user=42", exit_code=Exit.USAGE
-            )
-        labels[name] = value
-    return labels

@@ -21,11 +21,13 @@ from cli.servers import api_file
 from cli.settings import Settings
 from ledger.embedded import AlreadyRunning, Stack
 from ledger.embedded.processes import Child, free_ports, write_whole
+from ledger.sealing.keyring import generate_key
 
 READY_SECONDS = 60.0
 PROBE_SECONDS = 2.0
 WORKER_STOP_SECONDS = 30.0
 API_STOP_SECONDS = 20.0
+KEYS_FILE = "sealing.keys"
 
 Tell = Callable[[str, str], None]
 """What is ready, and where."""
@@ -102,6 +104,8 @@ class LocalLedger:
             LEDGER_KAFKA_SECURITY=self.settings.kafka_security,
             LEDGER_MODE=self.settings.mode,
         )
+        if self.settings.sealing_keys is None:
+            os.environ["LEDGER_SEALING_KEYS"] = str(own_keys(self.directory))
         self.settings = self.settings.model_copy(update={"kafka": addresses.kafka})
         self._prepare()
         health_port, *free = free_ports(2)
@@ -140,6 +144,14 @@ class LocalLedger:
         self._children[name].wait_until(
             lambda _: answers(url), name=f"the {name}", seconds=READY_SECONDS
         )
+
+
+def own_keys(directory: Path) -> Path:
+    """The file with the key that this ledger's secrets are sealed under: as long as the data."""
+    place = (directory / KEYS_FILE).absolute()
+    if not place.exists():
+        write_whole(place, f"dev:{generate_key()}\n", mode=0o600)
+    return place
 
 
 def _if_free(port: int | None) -> int | None:

@@ -8,7 +8,22 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli import api, config, demo, dev, doctor, job, projection, replay, template, topics, verify
+from cli import (
+    api,
+    config,
+    demo,
+    dev,
+    doctor,
+    job,
+    model,
+    projection,
+    queues,
+    replay,
+    schedule,
+    template,
+    topics,
+    verify,
+)
 from cli import worker as worker_command
 from cli.failures import explained
 from cli.outcome import EXIT_CODES, CommandError, Exit
@@ -59,6 +74,9 @@ worker_command.register(app)
 api.register(app)
 job.register(app)
 template.register(app)
+schedule.register(app)
+queues.register(app)
+model.register(app)
 verify.register(app)
 replay.register(app)
 projection.register(app)

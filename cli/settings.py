@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ledger.domain.partition import Bounds
     from ledger.log.connection import Connection
     from ledger.log.topics import Topics
+    from ledger.sealing.keyring import Keyring
 
 PREFIX = "LEDGER_"
 FILE = "ledger.toml"
@@ -66,6 +67,9 @@ class Settings(BaseSettings):
     """postgresql://… of the read models. Unset: that of a `ledger dev` that runs here."""
     objects: str = ""
     """A folder or s3://bucket for payloads above 64 KiB; empty: such payloads are refused."""
+    sealing_keys: SecretStr | None = None
+    """Keys that secrets of requests and models are sealed under, the newest first: a file with
+    lines `id:base64` of 32 bytes each, or such lines. Unset: requests with secrets are refused."""
     data: Path = Path(".ledger")
     """Where `ledger dev` keeps its servers' data."""
 
@@ -163,6 +167,20 @@ class Settings(BaseSettings):
         return Bounds(
             open_bytes_max=self.open_bytes_max, closed_max=self.closed_max, keys_max=self.keys_max
         )
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """Raises `SettingsError` for what is no key ring; the message quotes none of it."""
+        if self.sealing_keys is None:
+            return None
+        from ledger.sealing.keyring import KeyringInvalid, keyring_from, read_keyring
+
+        said = self.sealing_keys.get_secret_value()
+        is_text = ":" in said or said.lstrip().startswith("[")
+        try:
+            return keyring_from(said) if is_text else read_keyring(Path(said))
+        except KeyringInvalid as error:
+            raise SettingsError(f"{PREFIX}SEALING_KEYS: {error}") from None
 
     def connection(self, bootstrap: str) -> Connection:
         """Raises `SettingsError` for certificates that cannot be read."""

@@ -1,17 +1,17 @@
-"""`ledger template put`: how jobs of a type behave, straight into the log."""
+"""`ledger template …`: how jobs of a type behave; put straight into the log."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cli.api_client import ApiUrl, api_client
+from cli.content import content_of
 from cli.outcome import EXIT_CODES, CommandError, Exit
-from cli.output import AsJson, line, print_json
+from cli.output import AsJson, line, print_json, short_time, table
 from cli.servers import kafka_of
 from cli.settings import load_settings
 
@@ -19,10 +19,6 @@ from cli.settings import load_settings
 def register(app: typer.Typer) -> None:
     template = typer.Typer(help="How jobs of a type behave.", no_args_is_help=True)
     app.add_typer(template, name="template")
-
-    @template.callback()
-    def templates() -> None:
-        """Keeps `put` a word of its own while it is the only one."""
 
     @template.command(
         help=(
@@ -37,7 +33,7 @@ def register(app: typer.Typer) -> None:
         file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
         as_json: AsJson = False,
     ) -> None:
-        content = _content(file)
+        content = content_of(file)
         queue = content.pop("queue", "default")
         type_ = content.pop("type", None)
         if type_ is None:
@@ -54,6 +50,57 @@ def register(app: typer.Typer) -> None:
         else:
             line(f"version {answer['version']} of {type_} in {queue} says the same already")
 
+    @template.command(
+        help=(
+            "Show a template as JSON, the newest version or the one named.\n\n"
+            "Example: ledger template get quiz_generation --queue ai --version 2"
+        ),
+        epilog=EXIT_CODES,
+    )
+    def get(
+        type: Annotated[str, typer.Argument(metavar="TYPE", show_default=False)],
+        queue: Annotated[str, typer.Option()] = "default",
+        version: Annotated[int | None, typer.Option(min=1)] = None,
+        api_url: ApiUrl = None,
+        as_json: AsJson = False,
+    ) -> None:
+        path = f"/v1/queues/{queue}/templates/{type}"
+        if version is not None:
+            path += f"/versions/{version}"
+        with api_client(api_url) as api:
+            print_json(api.get(path))
+
+    @template.command(
+        "list",
+        help="List templates by queue and type.\n\nExample: ledger template list --queue ai",
+        epilog=EXIT_CODES,
+    )
+    def list_templates(
+        queue: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+        api_url: ApiUrl = None,
+        as_json: AsJson = False,
+    ) -> None:
+        with api_client(api_url) as api:
+            items = api.all_of("/v1/templates", [("queue", name) for name in queue or []])
+        if as_json:
+            print_json({"items": items})
+            return
+        table(
+            ("queue", "type", "version", "enabled", "put", "by", "title"),
+            [
+                (
+                    item["queue"],
+                    item["type"],
+                    item["version"],
+                    "yes" if item["enabled"] else "no",
+                    short_time(item["put_at"]),
+                    item["put_by"],
+                    item["title"],
+                )
+                for item in items
+            ],
+        )
+
 
 async def _put(queue: str, type_: str, content: dict[str, Any]) -> dict[str, Any]:
     from ledger.client.producer import Producer
@@ -68,14 +115,3 @@ async def _put(queue: str, type_: str, content: dict[str, Any]) -> dict[str, Any
     ) as producer:
         stored = await producer.put_template(queue, type_, content)
     return {"version": stored.version, "created": stored.created}
-
-
-def _content(file: Path) -> dict[str, Any]:
-    text = file.read_text(encoding="utf-8")
-    try:
-        content = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        raise CommandError(f"{file} cannot be read: {error}", exit_code=Exit.USAGE) from None
-    if not isinstance(content, dict):
-        raise CommandError(f"{file} holds no object", exit_code=Exit.USAGE)
-    return content

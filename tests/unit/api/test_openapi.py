@@ -115,6 +115,28 @@ ROUTES = {
     ("POST", "/v1/jobs/{id}/cancelled"),
     ("GET", "/v1/queues"),
     ("GET", "/v1/queues/{queue}"),
+    ("POST", "/v1/jobs/collect"),
+    ("PUT", "/v1/queues/{queue}"),
+    ("POST", "/v1/queues/{queue}/pause"),
+    ("POST", "/v1/queues/{queue}/resume"),
+    ("GET", "/v1/templates"),
+    ("GET", "/v1/queues/{queue}/templates/{type}"),
+    ("PUT", "/v1/queues/{queue}/templates/{type}"),
+    ("GET", "/v1/queues/{queue}/templates/{type}/versions/{n}"),
+    ("GET", "/v1/schedules"),
+    ("GET", "/v1/queues/{queue}/schedules/{name}"),
+    ("PUT", "/v1/queues/{queue}/schedules/{name}"),
+    ("DELETE", "/v1/queues/{queue}/schedules/{name}"),
+    ("POST", "/v1/queues/{queue}/schedules/{name}/enable"),
+    ("POST", "/v1/queues/{queue}/schedules/{name}/disable"),
+    ("POST", "/v1/queues/{queue}/schedules/{name}/run"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("PUT", "/v1/models/{name}"),
+    ("DELETE", "/v1/models/{name}"),
+    ("POST", "/v1/models/{name}/calls"),
+    ("DELETE", "/v1/owners/{user}"),
+    ("DELETE", "/v1/owners/{user}/projects/{project}"),
     ("GET", "/v1/commands/{command_id}"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
@@ -157,6 +179,25 @@ async def test_answers_are_of_their_schemas(client: Client) -> None:
     validator("QueueList").validate((await client.get("/v1/queues")).json())
     problem = await client.post("/v1/jobs", json={"type": 1})
     validator("Problem").validate(problem.json())
+
+
+async def test_what_operators_read_is_of_its_schema(client: Client) -> None:
+    step = {"name": "a", "on_fail": {"goto": "a"}, "progress": [0, 50]}
+    for kind, path, body in (
+        ("TemplateView", "/v1/queues/q/templates/t", {"steps": [step], "payload_schema": {}}),
+        ("ScheduleView", "/v1/queues/q/schedules/s", {"cron": "* * * * *", "type": "t"}),
+        ("ModelView", "/v1/models/m", {"base_url": "http://model.example"}),
+    ):
+        put = await client.put(path, json=body)
+        validator(kind).validate(put.json())
+        validator(kind).validate((await client.get(path)).json())
+    put = await client.put("/v1/queues/q", json={"limits": [{"key": ["/type"], "max": 1}]})
+    validator("QueueSettingsView").validate(put.json())
+    await client.post("/v1/queues/q/pause")
+    validator("HeldQueueView").validate((await client.get("/v1/queues/q")).json())
+    ids = [await client.succeeded(), "unknown"]
+    collected = await client.post("/v1/jobs/collect", json={"ids": ids})
+    validator("CollectedList").validate(collected.json())
 
 
 async def test_a_lease_is_of_its_schema(client: Client) -> None:

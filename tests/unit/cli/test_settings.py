@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.local import own_keys
 from cli.settings import SettingsError, load_settings, source_of
 from ledger.domain.partition import Bounds
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
+from ledger.sealing.keyring import generate_key, read_keyring
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,41 @@ def test_a_variable_wins_over_the_file_and_the_file_over_the_default(
     assert source_of("kafka") == "LEDGER_KAFKA"
     assert source_of("partitions") == "ledger.toml"
     assert source_of("prefix") == "default"
+
+
+@pytest.mark.parametrize("kind", ["file", "lines"])
+def test_sealing_keys_are_a_file_or_the_keys_themselves(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    text = f"new:{generate_key()}\nold:{generate_key()}\n"
+    Path("keys").write_text(text)
+    monkeypatch.setenv("LEDGER_SEALING_KEYS", "keys" if kind == "file" else text)
+
+    keyring = load_settings().keyring
+
+    assert keyring is not None
+    assert keyring.key_ids == ("new", "old")
+
+
+@pytest.mark.parametrize("said", ["nowhere", "new:hunter2", "[hunter2"])
+def test_sealing_keys_that_are_none_are_an_error_that_quotes_nothing(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("LEDGER_SEALING_KEYS", said)
+
+    with pytest.raises(SettingsError, match="LEDGER_SEALING_KEYS") as caught:
+        _ = load_settings().keyring
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_local_ledger_keeps_its_own_key(tmp_path: Path) -> None:
+    place = own_keys(tmp_path)
+    first = place.read_text()
+
+    assert own_keys(tmp_path).read_text() == first
+    assert read_keyring(place).key_ids == ("dev",)
+    assert place.stat().st_mode & 0o077 == 0
 
 
 def test_the_command_line_wins_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
