@@ -8,7 +8,7 @@ import typer
 
 from cli import logs
 from cli.outcome import EXIT_CODES
-from cli.servers import kafka_of, postgres_of
+from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 Only = Literal["owner", "projector"]
@@ -57,6 +57,9 @@ def run(settings: Settings, only: Only | None) -> int:
             ),
             dsn="" if only == "owner" else postgres_of(settings),
             schema=settings.postgres_schema,
+            objects=objects_of(settings),
+            clean_seconds=settings.clean_seconds,
+            orphan_seconds=settings.orphan_hours * 3600,
             health_port=settings.health_port,
             processing_guarantee=settings.processing_guarantee,
         ),
