@@ -84,8 +84,14 @@ async def _collect(ask: Ask, found: Found) -> dict[str, Decided | Undecided]:
         if stored.job.end is Status.SUCCEEDED
         and (stored.job.collected_at is None or ask.key is not None)
     ]
-    decisions = await asyncio.gather(*map(collect, jobs))
-    return {job.id: decision for job, decision in zip(jobs, decisions, strict=True)}
+    # All come to their end, or one that fails would leave the others to nobody.
+    decisions = await asyncio.gather(*map(collect, jobs), return_exceptions=True)
+    decided: dict[str, Decided | Undecided] = {}
+    for job, decision in zip(jobs, decisions, strict=True):
+        if isinstance(decision, BaseException):
+            raise decision
+        decided[job.id] = decision
+    return decided
 
 
 def _item(ask: Ask, job_id: str, found: Found, decided: Mapping[str, Decided]) -> CollectedItem:

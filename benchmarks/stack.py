@@ -82,7 +82,8 @@ class BenchStack:
         """Of the read model: what a dashboard would show."""
         with psycopg.connect(self.postgres) as connection:
             row = connection.execute(
-                "select count(*) from ledger.jobs where queue = %s and status = 'succeeded'",
+                # As the read model keeps it: to count rows would cost more than to write them.
+                "select succeeded from ledger.queues where name = %s",
                 (queue,),
             ).fetchone()
         return int(row[0]) if row else 0

@@ -1,6 +1,7 @@
 """For whoever writes to the ledger, runs its jobs, or audits it, straight over Kafka.
 
-`Producer` asks for jobs, `Runtime` runs them, `Auditor` reads the log itself. `sync` has the
+`Producer` asks for jobs, `Operator` says how they go, `Runtime` runs them, `Auditor` reads the log
+itself. `sync` has the
 producer and the auditor for code without an event loop.
 """
 
@@ -13,6 +14,7 @@ from ledger.client.job_context import (
     JobCancelled,
     JobFailure,
 )
+from ledger.client.operators import Operator
 from ledger.client.producer import Accepted, Producer, Submitted, TemplateStored
 from ledger.client.runtime import Runtime, RuntimeFailed
 from ledger.log.connection import Bounds, Connection
@@ -33,6 +35,7 @@ __all__ = [
     "LogBroken",
     "LogUnavailable",
     "NotAcknowledged",
+    "Operator",
     "Producer",
     "Refused",
     "Runtime",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger.domain.ids import CommandId, JobId
+from ledger.domain.rejections import FieldError
 
 
 class ClientError(Exception):
@@ -22,6 +23,7 @@ class Refused(ClientError):
         pointer: str | None = None,
         job_id: JobId | None = None,
         job_status: str | None = None,
+        errors: tuple[FieldError, ...] = (),
     ) -> None:
         place = f" (at {pointer})" if pointer else ""
         super().__init__(f"{code}: {detail}{place}")
@@ -31,6 +33,8 @@ class Refused(ClientError):
         self.pointer = pointer
         self.job_id = job_id
         self.job_status = job_status
+        self.errors = errors
+        """All that is wrong, where it is more than one thing."""
 
 
 class Undecided(ClientError):

@@ -30,6 +30,7 @@ from ledger.client.requests import (
     RetryFields,
     checked_command,
     checked_request,
+    sealed_headers,
 )
 from ledger.domain.commands import (
     CancelJob,
@@ -46,6 +47,7 @@ from ledger.log.errors import LogError
 from ledger.log.outbox import Outbox
 from ledger.log.replies import Reply
 from ledger.log.topics import Topics
+from ledger.sealing.keyring import Keyring
 
 WAIT_SECONDS = 5.0
 BATCH_MAX = 500
@@ -125,7 +127,10 @@ class Producer:
         wait_seconds: float = WAIT_SECONDS,
         source: str = "ledger/client",
         actor: str = "",
+        keyring: Keyring | None = None,
     ) -> None:
+        """`keyring`: what secrets, such as `forward_headers`, are sealed under."""
+        self._keyring = keyring
         self.wait_seconds = wait_seconds
         self._connection = connection_to(bootstrap)
         self._topics = Topics(prefix)
@@ -198,7 +203,7 @@ class Producer:
         checked = self._checked_request(body, command_id, wait=wait)
         if not wait:
             return await self._send(checked)
-        return _accepted(await self._ask(checked))
+        return accepted(await self._ask(checked))
 
     @overload
     async def submit_many(
@@ -245,7 +250,7 @@ class Producer:
     ) -> Accepted:
         """Pending: cancelled at once; leased or running: its runtime is asked to stop."""
         body = {"job_id": job_id, "reason": reason, "if_version": if_version}
-        return _accepted(await self._command(CancelJob.TYPE, body, command_id))
+        return accepted(await self._command(CancelJob.TYPE, body, command_id))
 
     async def rerun(
         self,
@@ -258,7 +263,7 @@ class Producer:
     ) -> Accepted:
         """A new job like an ended one; its `retried_from` names that one."""
         body = {"job_id": job_id, "payload": payload, "labels": labels, "priority": priority}
-        return _accepted(await self._command(RerunJob.TYPE, body, command_id))
+        return accepted(await self._command(RerunJob.TYPE, body, command_id))
 
     async def cancel_where(
         self,
@@ -275,7 +280,7 @@ class Producer:
         where = {"queue": queue, "types": types, "labels": labels, "scope": scope}
         body = {"where": {k: v for k, v in where.items() if v is not None}, "reason": reason}
         reply = await self._command(CancelJobs.TYPE, body, command_id)
-        return str(_data(reply)["operation_id"])
+        return str(data_of(reply)["operation_id"])
 
     async def put_template(
         self,
@@ -288,7 +293,7 @@ class Producer:
         """Makes the next version, unless the newest says the same."""
         content = msgspec.to_builtins(template) if isinstance(template, Template) else template
         body = {"queue": queue, "type": type, "template": content}
-        stored = _data(await self._command(PutTemplate.TYPE, body, command_id))
+        stored = data_of(await self._command(PutTemplate.TYPE, body, command_id))
         return TemplateStored(int(stored["version"]), bool(stored["created"]))
 
     async def declare_input_lost(
@@ -324,9 +329,14 @@ class Producer:
     def _checked_request(
         self, body: Mapping[str, object], command_id: str | None, *, wait: bool
     ) -> Checked:
+        command_id = _id(command_id)
+        headers = body.get("forward_headers")
+        if isinstance(headers, Mapping):
+            sealed = sealed_headers(self._keyring, headers, command_id)
+            body = {**body, "forward_headers": sealed}
         return checked_request(
             body,
-            _id(command_id),
+            command_id,
             source=self._source,
             actor=self._actor,
             reply_to=self._decisions.reply_to if wait else "",
@@ -426,10 +436,10 @@ def _id(command_id: str | None) -> CommandId:
 
 
 def _outcome(reply: Reply) -> Outcome:
-    return _refused(reply) if reply.outcome == "rejected" else _accepted(reply)
+    return _refused(reply) if reply.outcome == "rejected" else accepted(reply)
 
 
-def _accepted(reply: Reply) -> Accepted:
+def accepted(reply: Reply) -> Accepted:
     job = msgspec.json.decode(reply.job) if reply.job is not None else {}
     return Accepted(
         command_id=reply.command_id,
@@ -449,6 +459,7 @@ def _refused(reply: Reply) -> Refused:
         pointer=reply.pointer,
         job_id=reply.job_id,
         job_status=reply.job_status,
+        errors=reply.errors,
     )
 
 
@@ -456,7 +467,7 @@ def _undecided(sent: Submitted) -> Undecided:
     return Undecided(sent.command_id, sent.topic, sent.partition, sent.offset)
 
 
-def _data(reply: Reply) -> dict[str, Any]:
+def data_of(reply: Reply) -> dict[str, Any]:
     data: Raw | None = reply.data
     return {} if data is None else msgspec.json.decode(data)
 

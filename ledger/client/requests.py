@@ -30,7 +30,11 @@ from ledger.log.command_codec import (
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
 from ledger.log.records import Header, Outgoing, ReadHeader
+from ledger.sealing.forward_headers import HeadersRefused, checked_value, seal_headers
+from ledger.sealing.keyring import Keyring
+from ledger.sealing.sealed import seal
 
+API_KEY_LENGTH_MAX = 4_096
 MALFORMED_JSON = "MALFORMED_JSON"
 PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
 
@@ -59,6 +63,7 @@ class RequestFields(TypedDict, total=False):
     retry: RetryFields
     result_ttl_seconds: float
     failed_ttl_seconds: float
+    forward_headers: Mapping[str, str]
     template_version: int
 
 
@@ -167,6 +172,44 @@ def _headers(
     except UnicodeEncodeError:
         detail = "a lone surrogate in a header"
         raise Refused(MALFORMED_JSON, detail, command_id=command_id) from None
+
+
+# --- Secrets -------------------------------------------------------------------------------------
+def sealed_headers(
+    keyring: Keyring | None, headers: Mapping[str, object], command_id: CommandId
+) -> str | None:
+    """`forward_headers` of that command. Raises `Refused`."""
+    if not headers:
+        return None
+    try:
+        return seal_headers(
+            _needed(keyring, command_id, "/forward_headers"), headers, command_id=command_id
+        )
+    except HeadersRefused as error:
+        raise _invalid(error.message, command_id, error.pointer) from None
+
+
+def sealed_api_key(keyring: Keyring | None, api_key: str, model: str, command_id: CommandId) -> str:
+    """Bound to its model. Raises `Refused`."""
+    try:
+        checked_value(api_key, "/api_key")
+    except HeadersRefused as error:
+        raise _invalid(error.message, command_id, "/api_key") from None
+    if not 1 <= len(api_key) <= API_KEY_LENGTH_MAX:
+        detail = f"has 1 to {API_KEY_LENGTH_MAX} characters; None removes it"
+        raise _invalid(detail, command_id, "/api_key")
+    ring = _needed(keyring, command_id, "/api_key")
+    return seal(ring, api_key.encode(), context=f"models/{model}/api_key")
+
+
+def _needed(keyring: Keyring | None, command_id: CommandId, pointer: str) -> Keyring:
+    if keyring is None:
+        raise _invalid("a secret, and no keyring to seal it under", command_id, pointer)
+    return keyring
+
+
+def _invalid(detail: str, command_id: CommandId, pointer: str) -> Refused:
+    return Refused(Rejection.VALIDATION_FAILED, detail, command_id=command_id, pointer=pointer)
 
 
 def _encoded(value: object, command_id: CommandId, pointer: str) -> bytes:

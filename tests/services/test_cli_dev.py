@@ -241,6 +241,59 @@ def test_a_template_that_cannot_be_is_refused(ledger: Ledger, tmp_path: Path) ->
     assert "lease_secs" in ledger("template", "put", str(file), ends_with=4).stderr
 
 
+def test_what_was_put_is_read_and_listed(ledger: Ledger, tmp_path: Path) -> None:
+    file = tmp_path / "quiz.json"
+    file.write_text(json.dumps({"queue": "read", "type": "quiz", "title": "A quiz"}))
+    ledger("template", "put", str(file))
+
+    assert ledger.json("template", "get", "quiz", "--queue", "read")["title"] == "A quiz"
+    [listed] = ledger.json("template", "list", "--queue", "read")["items"]
+    assert (listed["type"], listed["version"]) == ("quiz", 1)
+    assert "A quiz" in ledger("template", "list").stdout
+
+
+def test_a_schedule_is_put_run_rested_and_deleted(ledger: Ledger) -> None:
+    words = ("schedule", "put", "nightly", "--type", "report", "--cron", "0 3 * * *")
+    schedule = ledger.json(*words, "--payload", '{"n": 1}', "--label", "a=b")
+    assert (len(schedule["next_runs"]), schedule["labels"]) == (5, {"a": "b"})
+
+    job = ledger("schedule", "run", "nightly").stdout.strip()
+    assert ledger.json("job", "get", job)["schedule"] == "nightly"
+    assert not ledger.json("schedule", "disable", "nightly")["enabled"]
+    assert [s["name"] for s in ledger.json("schedule", "list", "--disabled")["items"]] == [
+        "nightly"
+    ]
+    assert "nightly" in ledger("schedule", "enable", "nightly").stdout
+    ledger("schedule", "delete", "nightly")
+    assert "SCHEDULE_NOT_FOUND" in ledger("schedule", "run", "nightly", ends_with=3).stderr
+
+
+def test_a_queue_is_bounded_paused_and_resumed(ledger: Ledger) -> None:
+    limits = '[{"key": ["/labels/user"], "max": 2}]'
+    ledger("queue", "put", "narrow", "--depth-max", "1", "--limits", limits)
+    ledger.submit("t", "--queue", "narrow")
+    full = ledger("job", "submit", "t", "--queue", "narrow", ends_with=4)
+    assert "QUEUE_FULL" in full.stderr
+
+    assert ledger.json("queue", "pause", "narrow", "--reason", "deploy")["paused"]
+    assert "deploy" in ledger("queue", "get", "narrow").stdout
+    assert ledger.json("queue", "resume", "narrow")["paused"] is None
+
+
+def test_a_model_keeps_its_key_to_itself(ledger: Ledger, tmp_path: Path) -> None:
+    file, key = tmp_path / "gpt.toml", tmp_path / "key.txt"
+    file.write_text('name = "gpt"\nbase_url = "http://model.example"\nmax_concurrency = 2\n')
+    key.write_text("sk-hunter2\n")
+
+    assert "with a key" in ledger("model", "put", str(file), "--api-key", f"@{key}").stdout
+    assert ledger.json("model", "put", str(file))["has_api_key"]
+    assert "hunter2" not in ledger("model", "list", "--json").stdout
+    refused = ledger("model", "put", str(file), "--api-key", "sk-hunter2", ends_with=2)
+    assert "not the key" in refused.stderr
+    ledger("model", "delete", "gpt")
+    assert ledger.json("model", "list")["items"] == []
+
+
 def test_the_topics_are_safe_and_the_doctor_finds_nothing(ledger: Ledger) -> None:
     assert ledger.json("topics", "check") == {"safe": True, "problems": []}
     assert ledger.json("topics", "apply")["safe"]
