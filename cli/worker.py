@@ -8,7 +8,7 @@ import typer
 
 from cli import logs
 from cli.outcome import EXIT_CODES
-from cli.servers import kafka_of, postgres_of
+from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 Only = Literal["owner", "projector"]
@@ -19,7 +19,8 @@ def register(app: typer.Typer) -> None:
         "worker",
         help=(
             "Run a worker until Ctrl-C or SIGTERM: it shares the partitions with other workers,"
-            " decides what is asked, and keeps the read models up to date. Logs JSON to standard"
+            " decides what is asked, keeps the read models up to date, and removes results and"
+            " objects whose time is over. Logs JSON to standard"
             " error. On SIGTERM it hands over and leaves; an exit code other than 0 means that a"
             " part of it failed.\n\n"
             "Example: ledger worker --health-port 8081"
@@ -57,6 +58,9 @@ def run(settings: Settings, only: Only | None) -> int:
             ),
             dsn="" if only == "owner" else postgres_of(settings),
             schema=settings.postgres_schema,
+            objects=objects_of(settings),
+            clean_seconds=settings.clean_seconds,
+            orphan_seconds=settings.orphan_hours * 3600,
             health_port=settings.health_port,
             processing_guarantee=settings.processing_guarantee,
         ),

@@ -26,6 +26,7 @@ from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Effective
 from ledger.log.entries_reader import EntriesReader
+from processors.clean.cleaner import Cleaner, CleanerSettings
 from processors.health import HealthServer, Report
 from processors.owner.seams import Feed, wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
@@ -58,6 +59,11 @@ class WorkerSettings:
     """Postgres, of the read models."""
     schema: str = "ledger"
     health_port: int | None = None
+    objects: str = ""
+    """Where what is too large for the log lies; empty: nowhere."""
+    clean_seconds: float = 5.0
+    """Between two looks at what has outlived its time."""
+    orphan_seconds: float = 192 * 3600.0
     processing_guarantee: str = "at_least_once"
 
 
@@ -199,6 +205,7 @@ class Parts:
         self.projector: ProjectorFeed | None = None
         self.rates: RatesFeed | None = None
         self.owner: OwnerService | None = None
+        self.cleaner: Cleaner | None = None
         owner = settings.owner
         feeds: list[Feed] = []
         if only != "owner":
@@ -218,6 +225,13 @@ class Parts:
         else:
             for partition in range(owner.partitions):
                 Tee(*feeds).follow(partition)
+        if only != "owner":
+            self.cleaner = Cleaner(_cleaner_settings(settings), owned=self._cleans, now=_now)
+
+    def _cleans(self) -> frozenset[int]:
+        if self.owner is None:
+            return frozenset(range(self._settings.owner.partitions))
+        return self.owner.owned
 
     def report(self) -> Report:
         """For the health endpoint and the log."""
@@ -243,7 +257,23 @@ class Parts:
             "owner": owner,
             "projector": {"partitions": projector},
             "rates": self.rates.health() if self.rates else {},
+            "cleaner": self.cleaner.health() if self.cleaner else {},
         }
+
+
+def _cleaner_settings(settings: WorkerSettings) -> CleanerSettings:
+    owner = settings.owner
+    return CleanerSettings(
+        connection=owner.connection,
+        dsn=settings.dsn,
+        topics=owner.topics,
+        partitions=owner.partitions,
+        ledger_id=owner.ledger_id,
+        schema=settings.schema,
+        objects=settings.objects,
+        round_seconds=settings.clean_seconds,
+        orphan_seconds=settings.orphan_seconds,
+    )
 
 
 def _now() -> Micros:
@@ -267,6 +297,8 @@ def worker_app(settings: WorkerSettings, parts: Parts, *, datadir: str) -> Ledge
         app.service(supervised("Projector", parts.projector.run))
     if parts.owner is not None:
         app.service(supervised("Owner", parts.owner.run))
+    if parts.cleaner is not None:
+        app.service(supervised("Cleaner", parts.cleaner.run))
 
     @app.task  # type: ignore[untyped-decorator]
     async def watch_the_loop() -> None:
