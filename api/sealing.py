@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import scrypt
 
-from api.operation import Ask
-from api.problems import Refused, invalid
-from ledger.domain.ids import CommandId
 from ledger.sealing.forward_headers import (
     FORBIDDEN,
     HeadersRefused,
@@ -17,6 +14,10 @@ from ledger.sealing.forward_headers import (
 )
 from ledger.sealing.keyring import Keyring
 from ledger.sealing.sealed import seal
+
+from api.operation import Ask
+from api.problems import Refused, invalid
+from ledger.domain.ids import CommandId
 
 SETTING = "LEDGER_SEALING_KEYS"
 API_KEY_LENGTH_MAX = 4_096

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ledger.sealing.keyring import Keyring
+
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
-from ledger.sealing.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,10 @@ class Settings:
     """Idempotency keys of one tenant say nothing to another."""
     source: str = "ledger.api"
     """`ce_source` of the commands sent."""
+    objects: str = ""
+    """Where payloads and outputs above 64 KiB lie, as LEDGER_OBJECTS says it; empty: nowhere."""
+    object_bytes_max: int = 33_554_432
+    """Of one payload or output."""
     keyring: Keyring | None = None
     """What secrets are sealed under; None: requests that have some are refused."""
     connections_max: int = 8

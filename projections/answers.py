@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from ledger.domain.commands import Limit, Model, QueueSettings, Template
+from ledger.domain.commands import Limit, Model, QueueSettings, RemoveObjects, Template
 from ledger.domain.events import Labels
 from ledger.domain.ids import Fence, JobId, Micros, QueueName, RuntimeId, Session, StepName
 from ledger.domain.job import Job
@@ -55,6 +55,21 @@ class JobFilter(Struct, frozen=True, gc=False, kw_only=True):
     """The first instant that counts."""
     created_to: Micros | None = None
     """The first instant that does not count any more."""
+
+
+class Removable(Struct, frozen=True, gc=False):
+    """A job that the cleaner has something to do with, without payload and output."""
+
+    job: Job
+    due_at: Micros
+
+
+class Removal(Struct, frozen=True, gc=False):
+    """Of an owner's objects; not ended."""
+
+    operation_id: str
+    asked: RemoveObjects
+    started_at: Micros
 
 
 class Jobs(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from ledger.domain.job import (
     Pending,
     Status,
     held_lease,
+    objects_of,
     objects_to_delete,
     status,
     worker_type_of,
@@ -91,7 +92,7 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
     return b"".join(
         (
             _new_job(
-                *(24, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(25, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000, 4, job.version, 8, position),
                 *(1, _ended_badly(job)),
             ),
@@ -111,6 +112,7 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
             instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
             NULL if result is None or result.output is None else raw_field(bytes(result.output)),
+            _objects_field(job),
         )
     )
 
@@ -138,7 +140,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
     return b"".join(
         (
             _staged_job(
-                *(18, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
+                *(19, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
                 *(8, position, 1, _ended_badly(job), 1, job.withdrawn, 1, job.erased),
             ),
             text_field(job.request.job_id),
@@ -151,6 +153,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
             instant_field(removable_at(job)),
             NULL if output is None or output is ABSENT else raw_field(bytes(output)),
             _wanted_field(job),
+            _objects_field(job),
         )
     )
 
@@ -265,7 +268,20 @@ def _wanted_field(job: Job) -> bytes:
     types = sorted({worker_type_of(job, step) for step in waiting})
     if not types:
         return NOTHING_WANTED
-    return raw_field(_array(1, 0, TEXT, len(types), 1) + b"".join(map(known_text_field, types)))
+    return _texts_field(map(known_text_field, types), len(types))
+
+
+def _objects_field(job: Job) -> bytes:
+    if job.request.payload_ref is None and job.request.flow is None:
+        result = job.result
+        if result is None or result.output_ref is None:
+            return NULL
+    keys = objects_of(job)
+    return _texts_field(map(text_field, keys), len(keys)) if keys else NULL
+
+
+def _texts_field(fields: Iterable[bytes], many: int) -> bytes:
+    return raw_field(_array(1, 0, TEXT, many, 1) + b"".join(fields))
 
 
 TEXT = 25

@@ -22,7 +22,7 @@ from ledger.domain.events import (
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
 from ledger.domain.partition import Partition
 from ledger.domain.remembered import LATE_EVENTS, identity_of
-from ledger.domain.steps import Status
+from ledger.domain.retention import wrong_of_late
 from ledger.domain.traces import Trace
 
 PATIENCE_US = 10 * SECOND
@@ -182,10 +182,11 @@ class Invariants:
     def _check_job_event(self, event: JobEvent, at: Micros, touched: dict[JobId, Trace]) -> None:
         trace = self._traces.get(event.job_id)
         if trace is None:
-            closed = self.partition.closed.get(event.job_id)
-            fits = closed is None or closed.end in (Status.SUCCEEDED, Status.FAILED)
-            if not (isinstance(event, LATE_EVENTS) and fits):
+            if not isinstance(event, LATE_EVENTS):
                 self._say("I10", event.job_id, f"{event.TYPE} on a job that is not open")
+            elif (closed := self.partition.closed.get(event.job_id)) is not None:
+                for detail in wrong_of_late(closed, event, at):
+                    self._say("I19", event.job_id, detail)
             return
         touched[event.job_id] = trace
         if trace.opaque:

@@ -131,7 +131,7 @@ def acceptance(partition: Partition, asked: Asked, decided: Decided) -> Reply:
         command_id=asked.command_id,
         outcome="duplicate" if decided.deduplicated else "accepted",
         position="",
-        job=None if job is None or data is not None else Raw(job_json(job)),
+        job=None if job is None or job.erased or data is not None else Raw(job_json(job)),
         job_id=decided.job_id,
         data=None if data is None else Raw(_encode(data)),
         replayed=decided.replayed,

@@ -50,6 +50,7 @@ from ledger.log.errors import LogUnavailable, RecordTooLarge
 from ledger.log.inbox import OwnerChanged
 from ledger.log.partitions import partition_of
 from ledger.log.replies import Reply
+from ledger.objects import ObjectStore
 from ledger.sealing.keyring import generate_key, keyring_from
 from processors.owner import answers
 from projections.answers import (
@@ -148,6 +149,7 @@ class World:
         self.parks = True
         self.is_down = False
         self.is_lagging = False
+        self.objects: ObjectStore | None = None
         self.is_cut = False
         """Postgres does not answer."""
         self.sends_jobs = True
@@ -425,8 +427,9 @@ class _Views(Reads):
             raise ReadsUnavailable
         return self._world
 
-    async def job(self, job_id: str) -> Stored | None:
-        return self._checked().stored(job_id)
+    async def job(self, job_id: str, *, even_erased: bool = False) -> Stored | None:
+        stored = self._checked().stored(job_id)
+        return stored if stored and (even_erased or not stored.job.erased) else None
 
     def _matching(self, where: JobFilter) -> list[Job]:
         return [
@@ -548,8 +551,10 @@ class _Views(Reads):
         found = sorted(self._matching(where), key=lambda job: (job.request.priority, job.order))
         return Jobs(tuple(found[:limit]), None, self._world.positions())
 
-    async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
-        found = {job_id: self._checked().stored(job_id) for job_id in job_ids}
+    async def jobs_by_id(
+        self, job_ids: Sequence[str], *, even_erased: bool = False
+    ) -> dict[str, Stored]:
+        found = {job_id: await self.job(job_id, even_erased=even_erased) for job_id in job_ids}
         return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
     # --- What operators said ---------------------------------------------------------------------
@@ -712,7 +717,7 @@ def app_over(world: World) -> Starlette:
     @asynccontextmanager
     async def ports(_: Settings) -> AsyncIterator[Ports]:
         world.wires.append(_Wire(world))
-        yield Ports(world.wires[-1], world.reads)
+        yield Ports(world.wires[-1], world.reads, world.objects)
 
     return create_app(world.settings, open_ports=ports, now=lambda: world.at)
 
