@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledger.sealing.keyring import Keyring
-
 from ledger.log.connection import Connection
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
+from ledger.sealing.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

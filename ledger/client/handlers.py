@@ -23,6 +23,7 @@ from ledger.client.job_context import (
     GiveBack,
     JobCancelled,
     JobFailure,
+    StoredOutput,
 )
 from ledger.client.json_values import (
     DETAILS_BYTES_MAX,
@@ -83,9 +84,9 @@ class Handlers:
         failed: Callable[[BaseException], None],
     ) -> None:
         """`failed` is told what is no failure of a job but one of ours."""
-        self._handlers = {
-            job_type: (handler, _is_async(handler)) for job_type, handler in handlers.items()
-        }
+        self._handlers: dict[str, tuple[Handler, bool]] = {}
+        for job_type, handler in handlers.items():
+            self.add(job_type, handler)
         self._loop = loop
         self._say = say
         self._failed = failed
@@ -98,6 +99,10 @@ class Handlers:
         self._threads = Threads(slots, self._run_in_thread)
         self._closed = False
         self._idle: asyncio.Event | None = None
+
+    def add(self, job_type: str, handler: Handler) -> None:
+        """Before jobs of the type are offered. None is ever removed: some may be under way."""
+        self._handlers[job_type] = (handler, _is_async(handler))
 
     # --- From any thread -------------------------------------------------------------------------
     def take(self, orders: list[Order]) -> None:
@@ -312,6 +317,8 @@ class Threads:
 
 # --- Words ---------------------------------------------------------------------------------------
 def _result(held: Held, output: object) -> ReportedResult | ReportedFailure:
+    if isinstance(output, StoredOutput):
+        return ReportedResult(held.job_id, held.fence, output_ref=output.ref)
     try:
         data = json_bytes(output)
         output_hash = hash_of(output, data)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from ledger.sealing.forward_headers import open_headers
-from ledger.sealing.sealed import open_sealed
 
 from ledger.domain.commands import PutModel, RequestJob
+from ledger.sealing.forward_headers import open_headers
+from ledger.sealing.sealed import open_sealed
 from tests.unit.api.problems_of import code_of, pointers
 from tests.unit.api.world import KEYRING, Client, World, client_over
 
