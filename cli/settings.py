@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     processing_guarantee: Literal["at_least_once"] = "at_least_once"
     """Of the Faust app. exactly_once is refused: see docs/decisions/0002-faust-supervises.md."""
 
-    # --- Calls of models (`ledger worker --only model-calls`) --------------------------------------
+    # --- Calls of models: `ledger worker --only model-calls` --------------------------------------
     model_allow: str = ""
     """Where models may be called beside public addresses: hosts, `*.` and a name, networks,
     `loopback`, with commas between them. See docs/model-calls.md."""
