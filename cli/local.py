@@ -23,6 +23,8 @@ from ledger.embedded import AlreadyRunning, Stack
 from ledger.embedded.processes import Child, free_ports, write_whole
 from ledger.sealing.keyring import generate_key
 
+OBJECTS = "objects"
+"""In the data directory, where no other object store is set."""
 READY_SECONDS = 60.0
 PROBE_SECONDS = 2.0
 WORKER_STOP_SECONDS = 30.0
@@ -106,6 +108,8 @@ class LocalLedger:
         )
         if self.settings.sealing_keys is None:
             os.environ["LEDGER_SEALING_KEYS"] = str(own_keys(self.directory))
+        if not self.settings.objects:
+            os.environ["LEDGER_OBJECTS"] = str(self.directory / OBJECTS)
         self.settings = self.settings.model_copy(update={"kafka": addresses.kafka})
         self._prepare()
         health_port, *free = free_ports(2)

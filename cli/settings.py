@@ -67,7 +67,8 @@ class Settings(BaseSettings):
     postgres: SecretStr | None = None
     """postgresql://… of the read models. Unset: that of a `ledger dev` that runs here."""
     objects: str = ""
-    """A folder or s3://bucket for payloads above 64 KiB; empty: such payloads are refused."""
+    """A folder or s3://bucket for payloads and outputs above 64 KiB, see docs/objects.md; empty:
+    such are refused. `ledger dev` has a folder of its own in LEDGER_DATA."""
     sealing_keys: SecretStr | None = None
     """Keys that secrets of requests and models are sealed under, the newest first: a file with
     lines `id:base64` of 32 bytes each, or such lines. Unset: requests with secrets are refused."""
@@ -128,6 +129,13 @@ class Settings(BaseSettings):
     """Idempotency keys that the owner of a partition remembers; then QUEUE_FULL."""
     postgres_connections_max: Annotated[int, Field(ge=1, le=200)] = 8
     """Of the api."""
+    object_bytes_max: Count = 33_554_432
+    """Of one payload or output that goes to the object store; then PAYLOAD_TOO_LARGE."""
+    clean_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    """Between a worker's looks at what has outlived its time."""
+    orphan_hours: Annotated[float, Field(gt=0)] = 192.0
+    """How old an object is that no job refers to before a worker deletes it. Longer than
+    idempotency keys are remembered, whose owners may ask again."""
     in_flight_max: Count = 10_000
     """Requests to one api process that wait for a decision at the same time."""
 

@@ -8,7 +8,7 @@ import typer
 
 from cli import logs
 from cli.outcome import EXIT_CODES, CommandError, Exit
-from cli.servers import kafka_of, postgres_of
+from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def run(settings: Settings, only: Only | None) -> int:
             ),
             dsn="" if only == "owner" else postgres_of(settings),
             schema=settings.postgres_schema,
+            objects=objects_of(settings),
+            clean_seconds=settings.clean_seconds,
+            orphan_seconds=settings.orphan_hours * 3600,
             health_port=settings.health_port,
             model_calls=model_calls_of(settings) if only == "model-calls" else None,
             processing_guarantee=settings.processing_guarantee,
@@ -86,7 +89,7 @@ def model_calls_of(settings: Settings) -> ModelCallsSettings:
         partitions=settings.partitions,
         dsn=postgres_of(settings),
         schema=settings.postgres_schema,
-        objects=settings.objects,
+        objects=objects_of(settings),
         keyring=settings.keyring,
         allowed=settings.allowed_addresses,
         slots=settings.model_slots,

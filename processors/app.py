@@ -26,6 +26,7 @@ from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Effective
 from ledger.log.entries_reader import EntriesReader
+from processors.clean.cleaner import Cleaner, CleanerSettings
 from processors.health import HealthServer, Report
 from processors.model_calls.service import ModelCallsService, ModelCallsSettings, require_keys
 from processors.owner.seams import Feed, wall_clock
@@ -61,6 +62,11 @@ class WorkerSettings:
     schema: str = "ledger"
     health_port: int | None = None
     model_calls: ModelCallsSettings | None = None
+    objects: str = ""
+    """Where what is too large for the log lies; empty: nowhere."""
+    clean_seconds: float = 5.0
+    """Between two looks at what has outlived its time."""
+    orphan_seconds: float = 192 * 3600.0
     processing_guarantee: str = "at_least_once"
 
 
@@ -203,6 +209,7 @@ class Parts:
         self.rates: RatesFeed | None = None
         self.owner: OwnerService | None = None
         self.model_calls: ModelCallsService | None = None
+        self.cleaner: Cleaner | None = None
         owner = settings.owner
         feeds: list[Feed] = []
         if only == "model-calls":
@@ -226,6 +233,13 @@ class Parts:
         else:
             for partition in range(owner.partitions):
                 Tee(*feeds).follow(partition)
+        if only != "owner":
+            self.cleaner = Cleaner(_cleaner_settings(settings), owned=self._cleans, now=_now)
+
+    def _cleans(self) -> frozenset[int]:
+        if self.owner is None:
+            return frozenset(range(self._settings.owner.partitions))
+        return self.owner.owned
 
     def report(self) -> Report:
         """For the health endpoint and the log."""
@@ -253,7 +267,23 @@ class Parts:
             "projector": {"partitions": projector},
             "rates": self.rates.health() if self.rates else {},
             "model_calls": self.model_calls.health() if self.model_calls else {},
+            "cleaner": self.cleaner.health() if self.cleaner else {},
         }
+
+
+def _cleaner_settings(settings: WorkerSettings) -> CleanerSettings:
+    owner = settings.owner
+    return CleanerSettings(
+        connection=owner.connection,
+        dsn=settings.dsn,
+        topics=owner.topics,
+        partitions=owner.partitions,
+        ledger_id=owner.ledger_id,
+        schema=settings.schema,
+        objects=settings.objects,
+        round_seconds=settings.clean_seconds,
+        orphan_seconds=settings.orphan_seconds,
+    )
 
 
 def _now() -> Micros:
@@ -279,6 +309,8 @@ def worker_app(settings: WorkerSettings, parts: Parts, *, datadir: str) -> Ledge
         app.service(supervised("Owner", parts.owner.run))
     if parts.model_calls is not None:
         app.service(supervised("ModelCalls", parts.model_calls.run))
+    if parts.cleaner is not None:
+        app.service(supervised("Cleaner", parts.cleaner.run))
 
     @app.task  # type: ignore[untyped-decorator]
     async def watch_the_loop() -> None:

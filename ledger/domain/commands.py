@@ -157,7 +157,8 @@ class WithdrawResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class ConfirmDeleted(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """From the cleaner: these objects of a job are gone."""
+    """From the cleaner: what a job referred to in the object store is gone; of many keys the first
+    are named."""
 
     TYPE: ClassVar[str] = "ledger.job.confirm_deleted.v1"
     job_id: Id

@@ -177,8 +177,8 @@ def objects_to_delete(job: Job) -> tuple[str, ...]:
     if job.objects_deleted:
         return ()
     return (
-        *(output_keys(job) if job.withdrawn or job.erased else ()),
         *(_payload_keys(job) if job.payload_withdrawn or job.erased else ()),
+        *(output_keys(job) if job.withdrawn or job.erased else ()),
     )
 
 

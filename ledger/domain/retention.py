@@ -24,6 +24,8 @@ from ledger.domain.remembered import Late, LateEvent
 from ledger.domain.steps import Status
 
 Decision = tuple[JobEvent, ...] | Rejected
+CONFIRMED_MAX = 200
+"""Keys that a confirmation names, at most; all of the job's are deleted before it."""
 FAILED_FOR_GOOD = frozenset({Status.FAILED, Status.EXPIRED})
 """Such a job is removed once its `failed_ttl_seconds` are over."""
 
@@ -78,10 +80,11 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     job = partition.job(command.job_id)
     if job is not None and job.end is None:
         return Rejected(Rejection.JOB_NOT_CLOSED, "the job is open", job.id, status(job))
-    if job is not None and not set(objects_to_delete(job)) <= set(command.keys):
+    keys = () if job is None else objects_to_delete(job)
+    if job is not None and not set(keys[:CONFIRMED_MAX]) <= set(command.keys):
         missing = "not all that is to be deleted: look at the job again"
         return Rejected(Rejection.VALIDATION_FAILED, missing, job.id, status(job), "/keys")
-    if job is not None and not objects_to_delete(job):
+    if job is not None and not keys:
         return ()
     return (ObjectsDeleted(command.job_id, command.keys),)
 
