@@ -115,7 +115,7 @@ class Ledger:
 
 
 def test_it_prints_every_address_when_it_is_ready(dev: Dev) -> None:
-    assert list(dev.addresses) == ["kafka", "postgres", "worker", "api"]
+    assert list(dev.addresses) == ["kafka", "postgres", "worker", "model-calls", "api"]
     assert dev.addresses["kafka"].startswith("127.0.0.1:")
     assert dev.addresses["postgres"].startswith("postgresql://")
     assert dev.addresses["api"].startswith("http://127.0.0.1:")
