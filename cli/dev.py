@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
         "dev",
         help=(
             "Run everything here until Ctrl-C: Kafka, Postgres, a worker, one that calls models"
-            " (public and on loopback), the api; on loopback. Data is kept in .ledger/ (LEDGER_DATA). Prints each address when it is ready.\n\n"
+            " (public and on loopback), the api; on loopback. Data is kept in .ledger/"
+            " (LEDGER_DATA). Prints each address when it is ready.\n\n"
             "Example: ledger dev --port 8080"
         ),
         epilog=EXIT_CODES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.sealing.keyring import Keyring
-from ledger.sealing.sealed import NotSealed, Sealed, open_sealed, rotate
+from ledger.sealing.sealed import NotSealed, open_sealed
 from ledger.sealing.secret import Secret
 
 
@@ -20,8 +20,3 @@ def open_api_key(keyring: Keyring, text: str, *, model: str) -> Secret:
         return Secret(plain.decode())
     except UnicodeDecodeError:
         raise NotSealed from None
-
-
-def resealed_api_key(keyring: Keyring, text: str, *, model: str) -> Sealed:
-    """Under the newest key; as it is if it already is. Raises as `open_sealed`."""
-    return rotate(keyring, text, context=context_of(model))

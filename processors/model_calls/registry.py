@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from ledger.client import GiveBack
 from ledger.domain.commands import Model
 from ledger.domain.ids import MODELS_QUEUE
 from ledger.log.errors import LogUnavailable
-from projections.reads import Reads, ReadsUnavailable
+from projections.answers import ModelState, Rows
+from projections.reads import ReadsUnavailable
 
 VIEW_SECONDS = 2.0
 """How long a call waits for the read model to show what was said of its model before."""
+
+
+class ModelReads(Protocol):
+    """What of the read side is asked here: `Reads`."""
+
+    async def models(self) -> Rows[ModelState]: ...
+
+    async def model(self, name: str) -> ModelState | None: ...
+
+    async def open_types(self, queue: str) -> list[str]: ...
+
+    async def reached(self, partition: int, offset: int, seconds_max: float) -> bool: ...
 
 
 class Registry:
     """`events_end` is the offset after the last event of the models' partition."""
 
     def __init__(
-        self, reads: Reads, *, partition: int, events_end: Callable[[], Awaitable[int]]
+        self, reads: ModelReads, *, partition: int, events_end: Callable[[], Awaitable[int]]
     ) -> None:
         self._reads = reads
         self._partition = partition

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -21,10 +22,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from psycopg import sql
+from typer.testing import CliRunner
 
 from cli.local import answers
+from cli.main import app
 from ledger.embedded.processes import Child, free_ports
 from ledger.sealing.keyring import generate_key
+from ledger.sealing.sealed import key_id_of
 from tests.support import services as backends
 from tests.support.processes import Cluster
 from tests.support.scripted_model import (
@@ -528,6 +532,57 @@ def _rows(dsn: str) -> bytes:
 
 def _files(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.rule("S4.1")
+async def test_keys_are_rotated_and_a_process_without_the_new_one_says_so(
+    calls: Calls, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = f"canary-{secrets.token_hex(24)}"
+    async with scripted_model(always(answer())) as model:
+        fields = {"retry": {"max_attempts": 5, "backoff_seconds": [0]}, "timeout_seconds": 7.5}
+        put = await user.put("rotated", model.url, api_key=secret, **fields)
+        assert (await user.ended(await user.call("rotated")))["status"] == "succeeded"
+        before = os.environ["LEDGER_SEALING_KEYS"]
+        monkeypatch.setenv("LEDGER_SEALING_KEYS", f"new:{generate_key()}\n{before}")
+        first = await asyncio.to_thread(_resealed)
+        assert "rotated" in first["resealed"]
+        for name in first["resealed"]:
+            await _sealed_under(calls, name, "new")
+        assert await asyncio.to_thread(_resealed) == {"resealed": [], "closed": {}}
+        assert await user.said("GET", "/v1/models/rotated") == put
+        job = await user.ended(await user.call("rotated"))
+        calls.runtime("with-the-new-key")
+        calls.cluster.children["calls"].stop(signal.SIGTERM, seconds=PATIENCE_SECONDS)
+        assert (await user.ended(await user.call("rotated")))["status"] == "succeeded"
+    assert (job["status"], job["attempt"]) == ("failed", 1)
+    assert job["error"]["code"] == "INVALID_CREDENTIAL"
+    assert "sealed under the key new" in job["error"]["message"]
+    assert [received.headers["authorization"] for received in model.received] == [
+        f"Bearer {secret}"
+    ] * 2
+    assert any(
+        '"model":"rotated"' in line.replace(" ", "")
+        for line in calls.cluster.logged("model_calls.api_key_closed")
+    )
+
+
+def _resealed() -> Json:
+    result = CliRunner().invoke(app, ["model", "reseal", "--json"])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+async def _sealed_under(calls: Calls, name: str, key_id: str) -> None:
+    """Once the read model shows so."""
+
+    def shown() -> bool:
+        with psycopg.connect(calls.cluster.dsn) as connection:
+            query = "SELECT model FROM ledger.models WHERE name = %s"
+            [(model,)] = connection.execute(query, (name,)).fetchall()
+        return key_id_of(json.loads(model)["api_key"]) == key_id
+
+    await calls.cluster.until(shown, seconds=PATIENCE_SECONDS, what=f"{name} under {key_id}")
 
 
 @pytest.mark.parametrize("missing", ["LEDGER_OBJECTS", "LEDGER_SEALING_KEYS"])
