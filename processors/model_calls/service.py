@@ -77,8 +77,7 @@ class ModelCallsService:
         self._settings = settings
         self._runtime: Runtime | None = None
         self._calls: ModelCalls | None = None
-        self._error: str | None = AWAY
-        """Until the first look, and while there is nothing to look at."""
+        self._error: str | None = "nobody has looked yet"
         self._models = 0
         self._closed: Mapping[str, str] = {}
 
@@ -169,16 +168,16 @@ class ModelCallsService:
         try:
             names = await registry.offered(TYPES_MAX)
         except ReadsUnavailable as error:
-            if self._error is None:
+            if self._error != AWAY:
                 log.warning("model_calls.read_models_away", reason=str(error))
             self._error = AWAY
             return
         self._error = None
         self._models = len(registry.known)
         self._warn_of_keys(registry.known)
-        for name in runtime.types.difference(names):
+        for name in runtime.types - set(names):
             runtime.forget(name)
-        for name in runtime.types.symmetric_difference(names):
+        for name in set(names) - runtime.types:
             runtime.job(name)(calls.call)
 
     def _warn_of_keys(self, models: Mapping[str, Model]) -> None:

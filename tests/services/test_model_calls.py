@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from cli.local import answers
 from cli.main import app
 from ledger.embedded.processes import Child, free_ports
+from ledger.log.offsets import Offsets
 from ledger.sealing.keyring import generate_key
 from ledger.sealing.sealed import key_id_of
 from tests.support import services as backends
@@ -461,7 +462,7 @@ async def test_no_secret_is_found_in_any_byte_that_is_kept_or_answered(
         "answers": "".join(user.heard).encode(),
     }
     for place, content in found.items():
-        assert len(content) > 100, place
+        assert content, place
         assert [secret for secret in told if _is_in(content, secret)] == [], place
     assert b"v1.test." in found["records"]
     assert b"v1.test." in found["rows"]
@@ -484,22 +485,25 @@ async def _records(cluster: Cluster) -> bytes:
         names = [name for name in await admin.list_topics() if name.startswith(cluster.prefix)]
         for kind in ("requests", "commands", "events", "replies", "assigned", "dlq"):
             assert any(kind in name for name in names), kind
-        places = [
-            TopicPartition(topic["topic"], partition["partition"])
+        numbers = {
+            topic["topic"]: [partition["partition"] for partition in topic["partitions"]]
             for topic in await admin.describe_topics(names)
-            for partition in topic["partitions"]
-        ]
+        }
     finally:
         await admin.close()
+    ends: dict[TopicPartition, int] = {}
+    async with Offsets(cluster.connection) as offsets:
+        for topic, partitions in numbers.items():
+            for number, end in (await offsets.ends(topic, partitions)).items():
+                ends[TopicPartition(topic, number)] = end
     found = []
     consumer = AIOKafkaConsumer(
         bootstrap_servers=cluster.bootstrap, isolation_level="read_uncommitted"
     )
     await consumer.start()
     try:
-        consumer.assign(places)
-        ends = await consumer.end_offsets(places)
-        await consumer.seek_to_beginning(*places)
+        consumer.assign(list(ends))
+        await consumer.seek_to_beginning(*ends)
         while any([await consumer.position(place) < end for place, end in ends.items()]):
             for batch in (await consumer.getmany(timeout_ms=1000)).values():
                 for record in batch:
@@ -507,6 +511,9 @@ async def _records(cluster: Cluster) -> bytes:
                     found.append((record.key or b"") + (record.value or b"") + headers)
     finally:
         await consumer.stop()
+    assert (
+        len(found) > sum(ends.values()) / 2
+    )  # Owners' transactions leave offsets without records.
     return b"\n".join(found)
 
 
