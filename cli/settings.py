@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ledger.log.connection import Connection
     from ledger.log.topics import Topics
     from ledger.sealing.keyring import Keyring
+    from processors.model_calls.addresses import AllowList
 
 PREFIX = "LEDGER_"
 FILE = "ledger.toml"
@@ -87,6 +88,16 @@ class Settings(BaseSettings):
     """production: topics have three replicas, two of them in sync; nothing less is accepted."""
     processing_guarantee: Literal["at_least_once"] = "at_least_once"
     """Of the Faust app. exactly_once is refused: see docs/decisions/0002-faust-supervises.md."""
+
+    # --- Calls of models: `ledger worker --only model-calls` --------------------------------------
+    model_allow: str = ""
+    """Where models may be called beside public addresses: hosts, `*.` and a name, networks,
+    `loopback`, with commas between them. See docs/model-calls.md."""
+    model_slots: Annotated[int, Field(ge=1, le=400)] = 16
+    """Calls at once, of one process."""
+    model_answer_bytes_max: Count = 32 * 1024 * 1024
+    """Of one answer, decompressed; a call holds twice that at its end."""
+    model_redirects_max: Annotated[int, Field(ge=0, le=10)] = 0
 
     # --- Kafka's security ------------------------------------------------------------------------
     kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -189,6 +200,16 @@ class Settings(BaseSettings):
             return keyring_from(said) if is_text else read_keyring(Path(said))
         except KeyringInvalid as error:
             raise SettingsError(f"{PREFIX}SEALING_KEYS: {error}") from None
+
+    @property
+    def allowed_addresses(self) -> AllowList:
+        """Raises `SettingsError`."""
+        from processors.model_calls.addresses import AllowList
+
+        try:
+            return AllowList.of(entry for entry in self.model_allow.split(",") if entry.strip())
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}MODEL_ALLOW: {error}") from None
 
     def connection(self, bootstrap: str) -> Connection:
         """Raises `SettingsError` for certificates that cannot be read."""

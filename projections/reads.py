@@ -421,6 +421,11 @@ class Reads:
         """By name."""
         return await self._snapped(operator_reads.models)
 
+    async def open_types(self, queue: str) -> list[str]:
+        """Of the queue's jobs that have not ended."""
+        rows = await self._rows("queries/open_types", {"queue": storable(queue)})
+        return [job_type for (job_type,) in rows]
+
     async def operation(self, operation_id: str) -> Operation | None:
         rows = await self._rows("queries/operation", {"id": storable(operation_id)})
         if not rows:

@@ -16,6 +16,7 @@ from ledger.client.job_context import (
     GiveBack,
     JobCancelled,
     JobFailure,
+    StoredOutput,
 )
 from ledger.client.json_values import DETAILS_BYTES_MAX, clean_text, hash_of, json_bytes
 from ledger.client.words import INVALID_OUTPUT
@@ -46,6 +47,8 @@ class Large(Struct, gc=False):
 
 
 def result_of(held: Held, output: object) -> ReportedResult | ReportedFailure | Large:
+    if isinstance(output, StoredOutput):
+        return ReportedResult(held.job_id, held.fence, output_ref=output.ref)
     try:
         data = json_bytes(output)
         output_hash = hash_of(output, data)

@@ -85,9 +85,9 @@ class Handlers:
     ) -> None:
         """`failed` is told what is no failure of a job but one of ours."""
         self._carrier = carrier
-        self._handlers = {
-            job_type: (handler, _is_async(handler)) for job_type, handler in handlers.items()
-        }
+        self._handlers: dict[str, tuple[Handler, bool]] = {}
+        for job_type, handler in handlers.items():
+            self.add(job_type, handler)
         self._loop = loop
         self._say = say
         self._failed = failed
@@ -100,6 +100,10 @@ class Handlers:
         self._threads = Threads(slots, self._run_in_thread)
         self._closed = False
         self._idle: asyncio.Event | None = None
+
+    def add(self, job_type: str, handler: Handler) -> None:
+        """Before jobs of the type are offered. None is ever removed: some may be under way."""
+        self._handlers[job_type] = (handler, _is_async(handler))
 
     # --- From any thread -------------------------------------------------------------------------
     def take(self, orders: list[Order]) -> None:

@@ -8,13 +8,14 @@ from threading import Event
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from ledger.client.clock import monotonic
 from ledger.client.held import Held
 from ledger.client.json_values import TEXT_LENGTH_MAX, clean_text
 from ledger.domain.commands import ProgressSaid
 from ledger.domain.events import Ref
-from ledger.domain.ids import Fence, JobId, QueueName, StepName
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, StepName
 
 CODE_LENGTH_MAX = 100
 
@@ -63,6 +64,16 @@ class AwaitCompletion(Exception):
 
 class JobCancelled(Exception):
     """Raise it once the work has stopped because `ctx.cancelled` was set."""
+
+
+class StoredOutput(Struct, frozen=True, gc=False):
+    """Return it for an output that the handler has put in the object store itself.
+
+    The owner takes only a key that `ledger.domain.object_keys.output_key` makes of the job, its
+    labels and the fence.
+    """
+
+    ref: Ref
 
 
 class Cancellation:
@@ -154,6 +165,22 @@ class Context:
         if self._payload is msgspec.UNSET:
             self._payload = msgspec.json.decode(self._held.job.payload)
         return self._payload
+
+    @property
+    def payload_json(self) -> bytes:
+        """As it was sent, byte for byte; `{}` where `payload_ref` says where it lies."""
+        return bytes(self._held.job.payload)
+
+    @property
+    def payload_ref(self) -> Ref | None:
+        return self._held.job.payload_ref
+
+    @property
+    def sealed_headers(self) -> tuple[str, CommandId] | None:
+        """The job's `forward_headers` as they are sealed, and the command that they are sealed for:
+        see `ledger.sealing.forward_headers.open_headers`."""
+        sealed, command_id = self._held.job.forward_headers, self._held.job.sealed_for
+        return None if sealed is None or command_id is None else (sealed, CommandId(command_id))
 
     @property
     def labels(self) -> dict[str, str]:

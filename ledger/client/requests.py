@@ -30,6 +30,7 @@ from ledger.log.command_codec import (
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
 from ledger.log.records import Header, Outgoing, ReadHeader
+from ledger.sealing.api_keys import context_of
 from ledger.sealing.forward_headers import HeadersRefused, checked_value, seal_headers
 from ledger.sealing.keyring import Keyring
 from ledger.sealing.sealed import seal
@@ -201,7 +202,7 @@ def sealed_api_key(keyring: Keyring | None, api_key: str, model: str, command_id
         detail = f"has 1 to {API_KEY_LENGTH_MAX} characters; None removes it"
         raise _invalid(detail, command_id, "/api_key")
     ring = _needed(keyring, command_id, "/api_key")
-    return seal(ring, api_key.encode(), context=f"models/{model}/api_key")
+    return seal(ring, api_key.encode(), context=context_of(model))
 
 
 def _needed(keyring: Keyring | None, command_id: CommandId, pointer: str) -> Keyring:

@@ -41,6 +41,8 @@ from ledger.objects import ObjectStore
 log = structlog.get_logger(__name__)
 
 QUEUES_MAX = 50
+TYPES_MAX = 200
+"""That one beat can offer."""
 STOP_SECONDS = 2.0
 """What a handler has left to stop once it was cancelled."""
 LEAVE_SECONDS = 10.0
@@ -98,21 +100,47 @@ class Runtime:
         self._handlers: dict[str, Handler] = {}
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
+        self._running: Handlers | None = None
         self._link: RuntimeLink | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
 
     def job(self, job_type: str) -> Callable[[H], H]:
-        """Registers the handler of a job type."""
+        """Registers the handler of a job type. While it serves, in its loop: the next beat offers
+        the type."""
         _checked(job_type, commands.Type, "job type")
 
         def register(handler: H) -> H:
             if job_type in self._handlers:
                 raise ValueError(f"{job_type} has a handler already")
+            if len(self._handlers) == TYPES_MAX:
+                raise ValueError(f"a runtime serves {TYPES_MAX} job types at most")
             self._handlers[job_type] = handler
+            if self._running is not None:
+                self._running.add(job_type, handler)
+            self._offer()
             return handler
 
         return register
+
+    def forget(self, job_type: str) -> None:
+        """Takes no more jobs of the type; what runs goes on. While it serves, in its loop."""
+        if self._handlers.pop(job_type, None) is not None:
+            self._offer()
+
+    @property
+    def types(self) -> frozenset[str]:
+        """What it has handlers of."""
+        return frozenset(self._handlers)
+
+    @property
+    def is_served(self) -> bool:
+        """The owner of every queue has answered."""
+        return self._link is not None and self._link.ready.is_set()
+
+    def _offer(self) -> None:
+        if self._link is not None:
+            self._link.offer(sorted(self._handlers))
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. A second one cuts the drain short."""
@@ -145,6 +173,7 @@ class Runtime:
             failed=self._fail,
             carrier=self._carrier,
         )
+        self._running = handlers
         link.start()
         log.info("runtime.started", runtime=self.id, queues=self.queues, slots=self.slots)
         try:
@@ -205,7 +234,7 @@ class Runtime:
         while not leaving.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(leaving)
-        self._link = None
+        self._link = self._running = None
         leaving.result()
 
     async def _give_back(self, link: RuntimeLink, handlers: Handlers) -> None:
