@@ -83,6 +83,8 @@ def run(folder: Path, *, keep: bool = False) -> None:
     ledger = LocalLedger(settings, directory=None, api_port=0, tell=lambda *_: None)
     # Never a real store: stories delete what their users own.
     os.environ["LEDGER_OBJECTS"] = str(ledger.directory / "objects")
+    os.environ["LEDGER_MODEL_ALLOW"] = "loopback"
+    os.environ["LEDGER_CLEAN_SECONDS"] = "1"
     with interruptible(), ledger:
         put_templates(ledger, folder)
         os.environ["LEDGER_API_URL"] = ledger.api_url
