@@ -204,7 +204,8 @@ def rerun(
         schema = None if by is None else by.payload_schema
         if wrong := too_large(payload) or mismatch(schema, payload, "/payload"):
             return wrong
-    if by is None or (command.payload is UNSET and command.labels is UNSET):
+    is_same = command.payload is UNSET and command.extract is None and command.labels is UNSET
+    if by is None or is_same:
         return again
     try:
         return replace(again, dedupe_digest=dedupe_digest(again, by.template))

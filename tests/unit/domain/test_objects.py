@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ledger.domain.commands import (
+    CancelJob,
     Closing,
     CollectJob,
     ConfirmDeleted,
@@ -179,6 +180,23 @@ def test_a_rerun_brings_a_copy_of_a_payload_that_lies_elsewhere() -> None:
     assert refused.pointer == "/payload"
     copy = Ref(payload_key(QUEUE, LABELS, CMD), 70_000, SHA)
     assert again(told, payload_ref=copy).payload_ref == copy
+
+
+@pytest.mark.rule("S2.2")
+def test_a_new_payload_that_lies_elsewhere_has_equals_of_its_own() -> None:
+    told = given()
+    told.when(PutTemplate(QUEUE, "report", Template(dedupe_keys=("/payload/n",)))).decided()
+    first = told.when(request(b'{"n":1}')).decided()
+    assert first.job_id is not None
+    told.when(CancelJob(first.job_id)).decided()
+    copy = Ref(payload_key(QUEUE, {}, CMD), 70_000, SHA)
+    rerun = RerunJob(first.job_id, payload_ref=copy, extract={"/payload/n": 2})
+    again = told.when(rerun, CMD).decided().job_id
+    inline = told.when(request(b'{"n":2}')).decided().job_id
+    assert again is not None
+    assert inline is not None
+    digests = [told.known(job_id).request.dedupe_digest for job_id in (again, inline)]
+    assert digests[0] == digests[1] is not None
 
 
 def test_a_copy_lies_by_the_new_jobs_labels() -> None:
