@@ -19,7 +19,7 @@ from ledger.domain.ids import MODELS_QUEUE
 from ledger.log.offsets import Offsets
 from ledger.log.partitions import partition_of
 from ledger.log.topics import Topics
-from ledger.objects import open_store
+from ledger.objects import ObjectStore, open_store
 from ledger.sealing.api_keys import open_api_key
 from ledger.sealing.keyring import Keyring
 from ledger.sealing.sealed import SealingError
@@ -114,7 +114,7 @@ class ModelCallsService:
                 ),
             )
             self._calls = ModelCalls(registry.find, caller, store, settings.keyring)
-            await self._serve(registry, self._calls, stop)
+            await self._serve(registry, self._calls, store, stop)
 
     def health(self) -> dict[str, Any]:
         """`ready`: what there is to call can be called."""
@@ -131,8 +131,10 @@ class ModelCallsService:
             "codes": dict(calls.failed) if calls else {},
         }
 
-    async def _serve(self, registry: Registry, calls: ModelCalls, stop: asyncio.Event) -> None:
-        runtime = self._runtime = self._new_runtime()
+    async def _serve(
+        self, registry: Registry, calls: ModelCalls, store: ObjectStore, stop: asyncio.Event
+    ) -> None:
+        runtime = self._runtime = self._new_runtime(store)
         stopping = asyncio.ensure_future(stop.wait())
         waits_for: set[asyncio.Future[Any]] = {stopping}
         serving: asyncio.Task[None] | None = None
@@ -151,7 +153,7 @@ class ModelCallsService:
             if serving is not None:
                 await serving
 
-    def _new_runtime(self) -> Runtime:
+    def _new_runtime(self, store: ObjectStore) -> Runtime:
         settings = self._settings
         return Runtime(
             f"model-calls-{new_session()}",
@@ -162,6 +164,7 @@ class ModelCallsService:
             beat_seconds=settings.beat_seconds,
             partitions=settings.partitions,
             prefix=settings.topics.prefix,
+            objects=store,
         )
 
     async def _refresh(self, registry: Registry, runtime: Runtime, calls: ModelCalls) -> None:

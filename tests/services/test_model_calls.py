@@ -233,7 +233,7 @@ async def test_large_payloads_and_answers_that_are_no_json_pass_through(user: Us
         await user.put("speaker", model.url)
         job_id = await user.call("speaker", {"text": text})
         job = await user.ended(job_id)
-    assert job["status"] == "succeeded"
+        assert job["status"] == "succeeded", job["error"]
     assert json.loads(model.received[0].body) == {"text": text}
     output = await user.http.get(f"/v1/jobs/{job_id}/output")
     assert output.content == body

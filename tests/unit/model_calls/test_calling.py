@@ -573,6 +573,7 @@ async def test_not_even_the_libraries_log_what_is_sent(
     caller: ModelCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="httpcore")  # Other tests may have quieted it.
     async with scripted_model(always(answer())) as model:
         await answered(
             caller,
