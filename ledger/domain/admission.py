@@ -72,7 +72,8 @@ def admit(
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    if refused := _closed(partition, request.queue, request.type, newest):
+    unknown = models.refuse_unknown(partition, request.queue, request.type)
+    if refused := unknown or _closed(newest):
         return refused
     event = resolve(
         request,
@@ -118,7 +119,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return too_old
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
-    if refused := _closed(partition, original.queue, original.type, newest):
+    unknown = models.refuse_unknown(partition, original.queue, original.type)
+    if refused := unknown or _closed(newest):
         return refused
     version = original.template_version
     pinned = queue.template(original.type, version) if queue is not None and version else None
@@ -135,7 +137,7 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
                 Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id
             )
         carried = carry(job, event.job_id)
-    return _beside_its_equals(partition, event, newest, asked, at, carried)
+    return _beside_its_equals(partition, event, newest, asked, at, carried=carried)
 
 
 def _moved_wrongly(request: RequestJob, newest: Pinned | None, asked: Asked) -> Rejected | None:
@@ -185,11 +187,12 @@ def _beside_its_equals(
     newest: Pinned | None,
     asked: Asked,
     at: Micros,
+    *,
     carried: tuple[JobEvent, ...] = (),
     withdrawn: tuple[Event, ...] = (),
 ) -> Decision:
     """The job, first in its entry, with the cancels of those whose place it takes; or another one
-    in its place. Whoever adds none needs no room for it."""
+    in its place. Whoever adds none needs no room for it. `withdrawn`: how it ends at once."""
     verdict = _verdict(partition, event, newest)
     if isinstance(verdict, Rejected):
         return verdict
@@ -288,11 +291,7 @@ def expired(asked: Asked, window_us: int) -> Rejected | None:
     )
 
 
-def _closed(
-    partition: Partition, queue: QueueName, job_type: str, newest: Pinned | None
-) -> Rejected | None:
-    if unknown := models.refuse_unknown(partition, queue, job_type):
-        return unknown
+def _closed(newest: Pinned | None) -> Rejected | None:
     if newest is None or newest.template.enabled:
         return None
     return Rejected(Rejection.TEMPLATE_DISABLED, "the type's template is disabled")

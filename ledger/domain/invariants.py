@@ -42,7 +42,6 @@ from ledger.domain.traces import Trace
 PATIENCE_US = 10 * SECOND
 """How late the owner may act on what the clock says, before it is a fault."""
 PLACES_MIN = 1024
-AnyTrace = Trace | FlowTrace
 LOOKED_AT_MAX = 100
 """Jobs that a full limit holds back, passed over in looking for one that none does."""
 _IN_ITS_QUEUE = (
@@ -56,6 +55,7 @@ _IN_ITS_QUEUE = (
     | LeasesExtended
 )
 """Facts of no single job that lie where their queue does, whoever asked."""
+AnyTrace = Trace | FlowTrace
 
 
 class Violation(Struct, frozen=True, gc=False):

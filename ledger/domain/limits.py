@@ -2,8 +2,7 @@
 the leases on record, and who waits for one to be free.
 
 A limit is a list of pointers into the request; jobs for which each of them finds the same value
-share it. A pointer that finds nothing never matches: such a job is under no limit, unless the limit
-says that it counts.
+share it. A pointer that finds nothing never matches: such a job is under no limit.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ledger.domain.commands import Limit
 from ledger.domain.events import JobRequested
 from ledger.domain.ids import JobId
 from ledger.domain.job import Job
-from ledger.domain.parked import Class, Parked
 from ledger.domain.parked import Key as Key
+from ledger.domain.parked import Parked
 from ledger.domain.pointers import point
 from ledger.domain.ready import IsReady, Place
 from ledger.domain.steps import held_lease
@@ -108,10 +107,10 @@ class Limits:
     def waiting(self, types: Iterable[str], more: Counter[Key]) -> Generator[Place, None, None]:
         """Parked jobs that may be leased now, beside those in `more`, the best first."""
 
-        def may_be_leased(of: Class) -> bool:
-            return self._full_of(of[1], more) is None
+        def full_of(keys: tuple[Key, ...]) -> Key | None:
+            return self._full_of(keys, more)
 
-        yield from self._parked.best(types, may_be_leased)
+        yield from self._parked.best(types, full_of)
 
     def clean(self) -> None:
         self._parked.clean()

@@ -76,11 +76,10 @@ class Parked:
         if not by_type:
             del self._blocked[key]
 
-    def best(
-        self, types: Iterable[str], may_be_leased: Callable[[Class], bool]
-    ) -> Generator[Place, None, None]:
+    def best(self, types: Iterable[str], full_of: FullOf) -> Generator[Place, None, None]:
         """Those of open classes, the best first; of a class only as long as one more of it may be
-        leased. To be closed before anything else is done here but `add`."""
+        leased: `full_of` counts, too, what is about to be recorded. To be closed before anything
+        else is done here but `add`."""
         types = tuple(dict.fromkeys(types))
         begun: dict[Class, tuple[int, Place, Class]] = {}
         under_way: list[tuple[int, Place, Class, Iterator[Rank]]] = []
@@ -99,9 +98,11 @@ class Parked:
                 if not under_way:
                     return
                 _, place, of, rest = heappop(under_way)
-                if not may_be_leased(of):
+                if full_of(of[1]) is None:
+                    yield place
+                if full_of(of[1]) is not None:
+                    self._pass_on(of, full_of)
                     continue
-                yield place
                 following = next((rank for rank in rest if self._is_live(rank[1])), None)
                 if following is not None:
                     heappush(under_way, (*following, of, rest))
@@ -143,10 +144,13 @@ class Parked:
         heads = self._blocked.setdefault(key, {}).setdefault(of[0], [])
         heappush(heads, (*self._rows[of][0], of))
         if was_open:
-            # What it might have had elsewhere is another's now.
-            for other in of[1]:
-                if other != key and self._full_of((other,)) is None:
-                    self.wake(other)
+            self._pass_on(of, self._full_of)
+
+    def _pass_on(self, of: Class, full_of: FullOf) -> None:
+        """One limit holds it back: what it might have had under the others is another's."""
+        for key in of[1]:
+            if full_of((key,)) is None:
+                self.wake(key)
 
     def _is_open(self, heads: Heads, head: tuple[int, Place, Class]) -> bool:
         """Whether the class is open, and this its best; what is known better is put right."""

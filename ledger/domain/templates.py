@@ -44,7 +44,7 @@ def _content(template: Template) -> bytes:
     value = msgspec.json.decode(msgspec.json.encode(shown))
     try:
         return canonical(value)
-    except ValueError:  # A schema may hold a number beyond what RFC 8785 can say.
+    except ValueError:  # A schema with a number beyond what RFC 8785 can say.
         return msgspec.json.encode(value, order="deterministic")
 
 

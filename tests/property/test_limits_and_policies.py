@@ -368,10 +368,10 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 2)),
-    st.lists(acts, min_size=5, max_size=60),
+    st.lists(acts, min_size=40, max_size=80),
 )
 def test_whoever_waits_for_a_limit_gets_its_turn(
     most: tuple[int, int, int], said: list[tuple[Any, ...]]
