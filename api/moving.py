@@ -19,7 +19,11 @@ from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import Limits, Template
 from ledger.domain.creation import mismatch
 from ledger.domain.events import JobRequested, Labels, Ref
-from ledger.domain.extracts import extract_of_output, extract_of_payload
+from ledger.domain.extracts import (
+    extract_of_output,
+    extract_of_payload,
+    pointers_into_outputs,
+)
 from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName
 from ledger.domain.job import Job
 from ledger.domain.object_keys import is_output_of, output_key, payload_key
@@ -122,7 +126,7 @@ async def moved_output(
         found = await ask.services.reads.template(asked.queue, asked.type, asked.template_version)
         template = Template() if found is None else found.template
         await _require_fit(template.output_schema, output, "/output", job.id)
-    extract = extract_of_output(value, asked.flow)
+    extract = extract_of_output(value, pointers_into_outputs(asked.flow))
     content_hash = await asyncio.to_thread(sha256_hex, value)
     key = output_key(job.id, asked.labels, command_id)
     return Moved(await _put(store, key, bytes(output)), content_hash, extract)

@@ -59,6 +59,12 @@ def _client(module: Any, error: Exception) -> CommandError | None:
             return None
 
 
+def _objects(module: Any, error: Exception) -> CommandError | None:
+    if not isinstance(error, module.ObjectError):
+        return None
+    return CommandError(str(error), fix="see docs/objects.md")
+
+
 def _kafka(module: Any, error: Exception) -> CommandError | None:
     if not isinstance(error, module.KafkaError):
         return None
@@ -105,6 +111,7 @@ _EXPLAIN = {
     "ledger.embedded.processes": _embedded,
     "ledger.client.errors": _client,
     "ledger.log.errors": _log,
+    "ledger.objects.errors": _objects,
     "aiokafka.errors": _kafka,
     "psycopg": _postgres,
     "httpx": _http,

@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
         "worker",
         help=(
             "Run a worker until Ctrl-C or SIGTERM: it shares the partitions with other workers,"
-            " decides what is asked, and keeps the read models up to date. Logs JSON to standard"
+            " decides what is asked, keeps the read models up to date, and removes results and"
+            " objects whose time is over. Logs JSON to standard"
             " error. On SIGTERM it hands over and leaves; an exit code other than 0 means that a"
             " part of it failed.\n\n"
             "Calls of models are made by a process of its own, `--only model-calls`: it alone opens"

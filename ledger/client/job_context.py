@@ -138,13 +138,14 @@ class Cancellation:
 class Context:
     """One attempt at one job."""
 
-    __slots__ = ("_held", "_job", "_payload", "_progress", "cancelled")
+    __slots__ = ("_held", "_inputs", "_job", "_payload", "_progress", "cancelled")
 
     def __init__(self, held: Held, progress: Callable[[Held, ProgressSaid], None]) -> None:
         self._held: Final = held
         self._progress = progress
         self._job: dict[str, Any] | None = None
         self._payload: Any = msgspec.UNSET
+        self._inputs: dict[str, Any] | None = None
         self.cancelled: Final = Cancellation()
 
     @property
@@ -188,13 +189,21 @@ class Context:
     @property
     def inputs(self) -> dict[str, Any]:
         """Outputs of the steps that this one needs, by name."""
-        inputs = self._held.job.inputs
-        return {name: msgspec.json.decode(output) for name, output in inputs.items()}
+        if self._inputs is None:
+            inputs = self._held.job.inputs
+            self._inputs = {name: msgspec.json.decode(output) for name, output in inputs.items()}
+        return self._inputs
 
     @property
     def input_refs(self) -> dict[str, Ref]:
-        """Where those of them lie that are kept in the object store."""
+        """Where those of them lie that are kept in the object store. `Runtime(objects=…)` has
+        fetched them."""
         return self._held.job.input_refs
+
+    def give(self, payload: Any, inputs: dict[str, Any] | None) -> None:
+        """Called by the runtime: what it has fetched."""
+        self._payload = payload
+        self._inputs = inputs
 
     @property
     def item(self) -> Any:

@@ -92,7 +92,9 @@ def checked_request(
     misshapen, or under headers that are not plainly good: it says why.
     """
     body = dict(fields)
-    payload = body.setdefault("payload", {})
+    payload = body.get("payload", {})
+    if "payload_ref" not in body:
+        body["payload"] = payload
     if body.get("idempotency_key") is not None and "payload_hash" not in body:
         body["payload_hash"] = hash_of(payload, _encoded(payload, command_id, "/payload"))
     try:

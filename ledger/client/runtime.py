@@ -26,6 +26,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from ledger.client.carrying import Carrier
 from ledger.client.handlers import Handler, Handlers
 from ledger.client.held import Why
 from ledger.client.layout import connection_to
@@ -35,6 +36,7 @@ from ledger.domain import commands
 from ledger.domain.ids import QueueName, RuntimeId
 from ledger.log.connection import Connection
 from ledger.log.topics import Topics
+from ledger.objects import ObjectStore
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +75,14 @@ class Runtime:
         beat_seconds: float = 5.0,
         partitions: int | None = None,
         prefix: str = "",
+        objects: ObjectStore | None = None,
+        fetches: bool = True,
     ) -> None:
+        """`objects`: where payloads, inputs and outputs lie that are too large for the log, see
+        docs/objects.md; the caller closes it. `fetches` False: handlers fetch by themselves what
+        lies there, by `ctx.payload_ref` and `ctx.input_refs`."""
+        self._fetches = fetches
+        self._carrier = None if objects is None else Carrier(objects)
         self.id = _checked(id, commands.Runtime, "runtime id")
         queues = (queue,) if isinstance(queue, str) else tuple(dict.fromkeys(queue))
         if not 1 <= len(queues) <= QUEUES_MAX:
@@ -165,6 +174,8 @@ class Runtime:
             loop=self._loop,
             say=link.said,
             failed=self._fail,
+            carrier=self._carrier,
+            fetches=self._fetches,
         )
         self._running = handlers
         link.start()

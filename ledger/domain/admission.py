@@ -90,9 +90,11 @@ def admit(
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
     replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
-    begun = follow(begin(event, at), (), at, order) if event.flow is not None else ()
     withdrawn = _withdrawn(partition, event, asked.offset)
-    return Decided((*replaced, event, *begun, *withdrawn), event.job_id)
+    begun = withdrawn
+    if event.flow is not None and not withdrawn:
+        begun = follow(begin(event, at), (), at, order)
+    return Decided((*replaced, event, *begun), event.job_id)
 
 
 def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros) -> Decision:
@@ -134,7 +136,7 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
     if isinstance(verdict, Shared):
         return Decided(job_id=verdict.job_id, deduplicated=True)
     carried: tuple[JobEvent, ...] = ()
-    if command.from_failed:
+    if command.from_failed and original.flow is not None:
         if job is None:
             return Rejected(
                 Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from ledger.domain.events import Ref
 from ledger.domain.ids import (
     QUEUE_PATTERN,
+    STEP_PATTERN,
     TYPE_PATTERN,
     CommandId,
     Fence,
@@ -49,7 +50,7 @@ Instant = Annotated[datetime, Meta(tz=True)]
 Pointer = Annotated[str, Meta(max_length=256)]
 Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=20)]
 ScheduleName = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
-Step = Annotated[StepName, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$(?!\n)")]
+Step = Annotated[StepName, Meta(pattern=rf"{STEP_PATTERN}(?!\n)")]
 Extract = Annotated[dict[Pointer, Any], Meta(max_length=256)]
 Condition = Annotated[str, Meta(min_length=1, max_length=500)]
 

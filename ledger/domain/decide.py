@@ -191,11 +191,13 @@ def _of_job(partition: Partition, job: Job, command: OfJob, asked: Asked, at: Mi
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, asked.actor, at, command.if_version))
         case LockJob():
-            if refused := _kept_from(partition, job):
+            if refused := _is_paused(partition, job):
                 return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
                 return decision
+            if refused := _is_limited(partition, job):
+                return refused
             granted = tuple(e for e in decision if isinstance(e, LeaseGranted))
             return Decided(decision, job.id, granted)
         case Heartbeat():
@@ -255,16 +257,19 @@ def _foreign_output(job: Job, ref: Ref, fence: Fence, command_id: CommandId) -> 
     )
 
 
-def _kept_from(partition: Partition, job: Job) -> Rejected | None:
-    """Why nothing of the job may be leased now, whoever asks."""
+def _is_paused(partition: Partition, job: Job) -> Rejected | None:
     queue = partition.queues[job.request.queue]
-    if job.end is not None:
+    if job.end is not None or queue.paused is None:
         return None
-    if queue.paused is not None:
-        detail = f"the queue is paused: {queue.paused.reason}"
-        return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+    detail = f"the queue is paused: {queue.paused.reason}"
+    return Rejected(Rejection.QUEUE_PAUSED, detail, job.id)
+
+
+def _is_limited(partition: Partition, job: Job) -> Rejected | None:
+    """Why a step that is due may not be leased now, whoever asks."""
+    queue = partition.queues[job.request.queue]
     full = queue.limits.full(job) if queue.limits else None
-    if full is None or all(held_lease(step) for step in job.steps):
+    if full is None:
         return None
     detail = f"{queue.limits.max_of(full)} jobs hold a lease under its limit"
     return Rejected(Rejection.LIMIT_REACHED, detail, job.id)
@@ -337,8 +342,9 @@ def _report(partition: Partition, command: Report, command_id: CommandId, at: Mi
         told[job_id] = job, decision
         order += 1
     if command.beat is not None:
-        settled = {word.job_id for word in command.reports}
-        events.extend(runtimes.beat(partition, command.beat, at, settled))
+        settled = {(word.job_id, word.fence) for word in command.reports}
+        left = {job_id: leases.replayed(*before, at) for job_id, before in told.items()}
+        events.extend(runtimes.beat(partition, command.beat, at, settled, left))
     return Decided(tuple(events), refused=tuple(refused))
 
 

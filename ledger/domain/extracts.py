@@ -53,16 +53,20 @@ def extract_of_payload(
     return found
 
 
-def extract_of_output(output: object, flow: Flow | None) -> Extract:
-    """By pointers into the output, for whichever step it is of. What does not fit is left out: a
-    condition on it is false, a step over it fails. A plain job has no rules on its output."""
+def pointers_into_outputs(flow: Flow | None) -> tuple[str, ...]:
+    """What rules of the flow may ask for in an output, of whichever step. A plain job has none."""
     if flow is None:
-        return {}
+        return ()
     lists = [parts(plan.each)[1:] for plan in flow.steps if plan.each is not None]
     asked = [plan.when for plan in flow.steps] + [flow.success_when]
     seen = [p[3:] for p in _looked_at(asked) if p[0] == "steps" and p[2] == "output"]
+    return tuple(dict.fromkeys(_pointer(path) for path in (*lists, *seen) if path))
+
+
+def extract_of_output(output: object, pointers: Iterable[str]) -> Extract:
+    """What does not fit is left out: a condition on it is false, a step over it fails."""
     found: Extract = {}
-    _add(found, output, [path for path in (*lists, *seen) if path], EXTRACT_BYTES_MAX)
+    _add(found, output, map(parts, pointers), EXTRACT_BYTES_MAX)
     return found
 
 
@@ -84,7 +88,7 @@ def _looked_at(texts: Iterable[str | None]) -> Iterator[tuple[str, ...]]:
 
 def _add(found: Extract, value: object, paths: Iterable[Path], room: int) -> None:
     for path in paths:
-        pointer = "".join(f"/{escaped(part)}" for part in path)
+        pointer = _pointer(path)
         at = find(value, path)
         if at is UNSET or pointer in found or len(pointer) > LENGTH_MAX:
             continue
@@ -92,6 +96,10 @@ def _add(found: Extract, value: object, paths: Iterable[Path], room: int) -> Non
         if size <= room and len(found) < POINTERS_MAX:
             found[pointer] = at
             room -= size
+
+
+def _pointer(path: Path) -> str:
+    return "".join(f"/{escaped(part)}" for part in path)
 
 
 def _size(value: object) -> int:

@@ -29,7 +29,8 @@ def flow_of(job_type: str, template: Template) -> Flow | None:
     if not template.steps:
         return None
     needs = needs_of(template.steps)
-    ranges = _ranges(template.steps)
+    order = _sorted(needs)
+    ranges = _ranges({step.name: step.progress for step in template.steps}, order)
     plans = {
         step.name: StepPlan(
             name=step.name,
@@ -46,7 +47,6 @@ def flow_of(job_type: str, template: Template) -> Flow | None:
         )
         for step in template.steps
     }
-    order = _sorted(needs)
     return Flow(tuple(plans[name] for name in order), template.success_when)
 
 
@@ -64,12 +64,12 @@ def wrong_steps(template: Template) -> Rejected | None:
         names.add(step.name)
     needs = needs_of(steps)
     for index, step in enumerate(steps):
-        for number, name in enumerate(needs[step.name]):
+        for number, name in enumerate(() if step.needs is UNSET else step.needs):
             if name not in names:
                 return _invalid(f"/steps/{index}/needs/{number}", f"there is no step {name}")
     ordered = _sorted(needs)
     if len(ordered) < len(steps):
-        index = next(i for i, step in enumerate(steps) if step.name not in ordered)
+        index = next(i for i, step in enumerate(steps) if _needs_itself(step.name, needs))
         return _invalid(f"/steps/{index}/needs", "the step needs itself, be it through others")
     before = _before(needs, ordered)
     for index, step in enumerate(steps):
@@ -97,6 +97,17 @@ def _sorted(needs: Needs) -> list[StepName]:
         ordered.append(ready[0])
         del left[ready[0]]
     return ordered
+
+
+def _needs_itself(name: StepName, needs: Needs) -> bool:
+    found: set[StepName] = set()
+    left = [*needs[name]]
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left += needs[one]
+    return name in found
 
 
 def _before(needs: Needs, ordered: list[StepName]) -> dict[StepName, set[StepName]]:
@@ -151,16 +162,18 @@ def _wrong_ranges(steps: tuple[StepAsk, ...]) -> Rejected | None:
     return None
 
 
-def _ranges(steps: tuple[StepAsk, ...]) -> dict[StepName, tuple[float, float]]:
+def _ranges(
+    said: dict[StepName, tuple[float, float] | None], order: list[StepName]
+) -> dict[StepName, tuple[float, float]]:
     """Equal shares where no step says its own; else one that does not say fills nothing."""
-    if not any(step.progress for step in steps):
-        share = 100 / len(steps)
-        return {s.name: (share * i, share * (i + 1)) for i, s in enumerate(steps)}
+    if not any(said.values()):
+        share = 100 / len(order)
+        return {name: (share * i, share * (i + 1)) for i, name in enumerate(order)}
     ranges: dict[StepName, tuple[float, float]] = {}
     end = 0.0
-    for step in steps:
-        ranges[step.name] = step.progress or (end, end)
-        end = ranges[step.name][1]
+    for name in order:
+        ranges[name] = said[name] or (end, end)
+        end = ranges[name][1]
     return ranges
 
 

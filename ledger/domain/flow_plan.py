@@ -3,12 +3,12 @@ a later version of the template changes nothing in it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ledger.domain.failures import Retry
-from ledger.domain.ids import StepName
+from ledger.domain.ids import STEP_PATTERN, StepName
 
 ALL_STEPS_SUCCEEDED = "all_steps_succeeded"
 ANY_STEP_SUCCEEDED = "any_step_succeeded"
@@ -28,7 +28,7 @@ class OnFail(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class StepPlan(Struct, frozen=True, gc=False, omit_defaults=True):
-    name: StepName
+    name: Annotated[StepName, Meta(pattern=rf"{STEP_PATTERN}(?!\n)")]
     worker_type: str
     needs: tuple[StepName, ...] = ()
     when: str | None = None
@@ -46,7 +46,7 @@ class StepPlan(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Flow(Struct, frozen=True, gc=False, omit_defaults=True):
-    steps: tuple[StepPlan, ...]
+    steps: Annotated[tuple[StepPlan, ...], Meta(min_length=1)]
     success_when: str = ALL_STEPS_SUCCEEDED
 
     def plan(self, name: StepName) -> StepPlan:

@@ -8,6 +8,7 @@ does not matter by which way the state was reached.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -70,8 +71,11 @@ def follow(job: Job, events: Events, at: Micros, order: int) -> Events:
     said: list[JobEvent] = list(events)
     job = folded(job, events, at)
     while more := _next(job, said, at, order):
+        after = folded(job, more, at)
+        if after is job:
+            break  # Of a flow that no template of this version makes.
         said += more
-        job = folded(job, more, at)
+        job = after
     return tuple(said)
 
 
@@ -91,7 +95,7 @@ def _next(job: Job, said: list[JobEvent], at: Micros, order: int) -> Events:
     for step in job.steps:
         if _has_failed(step) and (settled := _after_failure(job, flow, step, at, order)):
             return settled
-    if begun := tuple(_begin(job, flow, at)):
+    if begun := tuple(_begin(job, flow, _begins_at(job, said, at))):
         return begun
     if all(type(step.phase) is Settled for step in job.steps):
         return _end(job, flow, at, order)
@@ -131,18 +135,22 @@ def _pass_failed(job: Job, failure: Failure, at: Micros, order: int) -> Events:
     if again and job.passes < retry.max_attempts:
         ready_at = retry_at(retry, job.id, job.passes, at)
         place = order if retry.position == "tail" else job.order
-        restarted = PassRestarted(job.id, job.passes + 1, ready_at, place)
-        anew = folded(job, (restarted,), at)
-        assert job.request.flow is not None
-        return (restarted, *_begin(anew, job.request.flow, ready_at))
+        return (PassRestarted(job.id, job.passes + 1, ready_at, place),)
     if failure.code in BY_THE_CLOCK and job.request.exhausted_as == "expired":
         return (JobExpired(job.id, failure.code),)
     return (JobFailed(job.id, failure.code),)
 
 
 # --- Steps whose turn it may be ------------------------------------------------------------------
-def _begin(job: Job, flow: Flow, at: Micros) -> Iterator[JobEvent]:
-    ready_at = max(at, job.request.ready_at)
+def _begins_at(job: Job, said: list[JobEvent], at: Micros) -> Micros:
+    """Not before the job's own time, nor before the backoff of a pass that was just restarted."""
+    for event in reversed(said):
+        if type(event) is PassRestarted:
+            return event.ready_at
+    return max(at, job.request.ready_at)
+
+
+def _begin(job: Job, flow: Flow, ready_at: Micros) -> Iterator[JobEvent]:
     for step in job.steps:
         if type(step.phase) is not Blocked:
             continue
@@ -150,7 +158,7 @@ def _begin(job: Job, flow: Flow, at: Micros) -> Iterator[JobEvent]:
         needed = [one for one in job.steps if base_of(one.name) in plan.needs]
         if not all(type(one.phase) is Settled for one in needed):
             continue
-        yield _turn_of(job, flow, plan, step, needed, Micros(ready_at))
+        yield _turn_of(job, flow, plan, step, needed, ready_at)
 
 
 def _turn_of(
@@ -187,16 +195,17 @@ def _end(job: Job, flow: Flow, at: Micros, order: int) -> Events:
         failed = [step.failure for step in job.steps if _has_failed(step) and step.failure]
         failure = failed[-1] if failed else None
         if failure is None:
+            # Where no runtime had a say, another pass would come to the same.
+            retryable = any(step.attempt for step in job.steps)
             message = MESSAGES[SUCCESS_NOT_MET]
-            failure = Failure(SUCCESS_NOT_MET, message, True, job.passes)
+            failure = Failure(SUCCESS_NOT_MET, message, retryable, job.passes)
         return _pass_failed(job, failure, at, order)
     output, ref, output_hash = _result(job, flow)
     degraded = any(step.part is not None and step.part.degraded for step in job.steps)
-    last = _last_output(job, flow)
     return (
         JobSucceeded(
             job.id,
-            last,
+            sinks_of(flow)[-1].name,
             job.fence,
             job.passes,
             output_hash,
@@ -215,10 +224,6 @@ def _is_met(job: Job, flow: Flow) -> bool:
     return _holds(job, flow.success_when)
 
 
-def _last_output(job: Job, flow: Flow) -> StepName:
-    return sinks_of(flow)[-1].name
-
-
 def sinks_of(flow: Flow) -> list[StepPlan]:
     needed = {name for plan in flow.steps for name in plan.needs}
     return [plan for plan in flow.steps if plan.name not in needed]
@@ -234,22 +239,43 @@ def gives_the_result(job: Job, step: Step) -> bool:
 
 
 def _result(job: Job, flow: Flow) -> tuple[Raw | None, Ref | None, str]:
-    """The output of the last step that no other needs; of several an object by name. One that would
-    not fit the log says of each output only its hash: the steps have them."""
+    """The output of the last step that no other needs; of several an object by name, in which one
+    by reference is `{"output_ref": …}`. One that would not fit the log says of each output only its
+    hash: the steps have them."""
     sinks = sinks_of(flow)
     if len(sinks) == 1:
         steps = instances(job, sinks[0].name)
-        if len(steps) == 1 and steps[0].name == sinks[0].name:
-            part = steps[0].part or Part()
-            return part.output, part.output_ref, part.output_hash or sha256_hex(None)
-        output = output_of(job, sinks[0].name)
+        part = steps[0].part
+        if steps[0].name == sinks[0].name and part is not None and part.output_hash:
+            return part.output, part.output_ref, part.output_hash
+        output = _said_of(job, sinks[0].name)
     else:
-        named = {plan.name: output_of(job, plan.name) for plan in sinks}
-        output = Raw(msgspec.json.encode({k: NULL if v is None else v for k, v in named.items()}))
-    if output is not None and len(output) > INLINE_BYTES_MAX:
+        output = Raw(msgspec.json.encode({plan.name: _said_of(job, plan.name) for plan in sinks}))
+    if len(output) > INLINE_BYTES_MAX:
         hashes = {step.name: step.part.output_hash for step in job.steps if step.part is not None}
         output = Raw(msgspec.json.encode({"output_hashes": hashes}))
-    return output, None, sha256_hex(None if output is None else msgspec.json.decode(output))
+    return output, None, _hash_of(output)
+
+
+def _said_of(job: Job, name: StepName) -> Raw:
+    """An output within the flow's result; null where there is none."""
+    steps = instances(job, name)
+    said = [_said_by(step.part or Part()) for step in steps]
+    return said[0] if steps[0].name == name else Raw(msgspec.json.encode(said))
+
+
+def _said_by(part: Part) -> Raw:
+    if part.output_ref is not None:
+        return Raw(msgspec.json.encode({"output_ref": part.output_ref}))
+    return part.output or NULL
+
+
+def _hash_of(output: Raw) -> str:
+    """Of what has a canonical form; of one with a number beyond it the bytes as they are."""
+    try:
+        return sha256_hex(msgspec.json.decode(output))
+    except ValueError:
+        return sha256(output).hexdigest()
 
 
 # --- A rerun from where it failed ----------------------------------------------------------------
@@ -346,10 +372,14 @@ def step_status(job: Job, name: StepName) -> str:
 def _seen(job: Job, name: StepName) -> Any:
     """An output as rules see it; of one that lies elsewhere, what came along."""
     steps = instances(job, name)
-    if len(steps) == 1 and steps[0].part is not None and steps[0].part.extract is not None:
-        return nested(steps[0].part.extract)
-    output = output_of(job, name)
-    return None if output is None else msgspec.json.decode(output)
+    seen = [_seen_of(step.part or Part()) for step in steps]
+    return seen[0] if steps[0].name == name else seen
+
+
+def _seen_of(part: Part) -> Any:
+    if part.extract is not None:
+        return nested(part.extract)
+    return None if part.output is None else msgspec.json.decode(part.output)
 
 
 def payload_seen(job: Job) -> Any:
@@ -360,9 +390,11 @@ def payload_seen(job: Job) -> Any:
 
 
 def nested(extract: Raw) -> Any:
-    """Values by pointer as the object that the pointers lead into."""
+    """Values by pointer as the object that the pointers lead into; by "" the whole."""
     whole: dict[str, Any] = {}
     for pointer, value in msgspec.json.decode(extract).items():
+        if not pointer:
+            return value
         if pointer == "/payload":
             continue  # A hash, for those who only compare.
         *path, last = parts(pointer)

@@ -41,6 +41,7 @@ INLINE_BYTES_MAX = 65_536
 
 QUEUE_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_:.-]{0,99}$"
+STEP_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _QUEUE = re.compile(QUEUE_PATTERN)

@@ -19,6 +19,7 @@ from ledger.domain.events import (
     LeasesExtended,
     Unknown,
 )
+from ledger.domain.flow_traces import FlowTrace
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
 from ledger.domain.partition import Partition
 from ledger.domain.remembered import LATE_EVENTS, identity_of
@@ -28,6 +29,7 @@ from ledger.domain.traces import Trace
 PATIENCE_US = 10 * SECOND
 """How late the owner may act on what the clock says, before it is a fault."""
 PLACES_MIN = 1024
+AnyTrace = Trace | FlowTrace
 
 
 class Violation(Struct, frozen=True, gc=False):
@@ -48,10 +50,10 @@ class Waiting:
         self._heap: list[tuple[int, int, JobId]] = []
         self._later: list[tuple[int, JobId]] = []
 
-    def add(self, trace: Trace) -> None:
+    def add(self, trace: AnyTrace) -> None:
         heappush(self._later, (trace.ready_at, trace.asked.job_id))
 
-    def best(self, traces: dict[JobId, Trace], ready_by: int) -> tuple[int, int, JobId] | None:
+    def best(self, traces: dict[JobId, AnyTrace], ready_by: int) -> tuple[int, int, JobId] | None:
         """Of those that had been ready at `ready_by`."""
         while self._later and self._later[0][0] <= ready_by:
             ready_at, job_id = heappop(self._later)
@@ -67,7 +69,7 @@ class Waiting:
             heappop(self._heap)
         return None
 
-    def clean(self, traces: dict[JobId, Trace]) -> None:
+    def clean(self, traces: dict[JobId, AnyTrace]) -> None:
         self._later = [place for place in self._later if place[1] in traces]
         self._heap = [place for place in self._heap if place[2] in traces]
         heapify(self._later)
@@ -85,7 +87,7 @@ class Invariants:
         self.partition = partition
         self.entries = 0
         self._patience_us = patience_us
-        self._traces: dict[JobId, Trace] = {}
+        self._traces: dict[JobId, AnyTrace] = {}
         self._waiting: dict[tuple[str, str], Waiting] = {}
         self._graces: list[tuple[int, JobId]] = []
         self._found: list[Violation] = []
@@ -108,11 +110,11 @@ class Invariants:
         if entry.at < partition.at:
             self._say("I24", None, f"{partition.at - entry.at} us back in time")
         at = Micros(max(entry.at, partition.at))
-        touched: dict[JobId, Trace] = {}
+        touched: dict[JobId, AnyTrace] = {}
         self._check_outcome(entry)
         for event in entry.events:
             if isinstance(event, JobRequested) and event.job_id not in self._traces:
-                self._check_request(event, at)
+                self._check_request(event, at, touched)
             elif isinstance(event, JOB_EVENTS):
                 self._check_job_event(event, at, touched)
             elif isinstance(event, LeasesExtended):
@@ -151,7 +153,9 @@ class Invariants:
                 case _:
                     pass
 
-    def _check_request(self, event: JobRequested, at: Micros) -> None:
+    def _check_request(
+        self, event: JobRequested, at: Micros, touched: dict[JobId, AnyTrace]
+    ) -> None:
         partition = self.partition
         if partition.job(event.job_id) is not None:
             self._say("I10", event.job_id, "requested after its end")
@@ -165,8 +169,10 @@ class Invariants:
                 self._say("I18", event.job_id, f"a rerun of {origin}, which has not ended")
         if event.order <= partition.order:
             self._say("I16", event.job_id, f"place {event.order} is not behind {partition.order}")
+        if event.flow is not None:
+            self._traces[event.job_id] = touched[event.job_id] = FlowTrace(event, event.flow)
+            return
         trace = self._traces[event.job_id] = Trace(event)
-        trace.opaque = event.flow is not None
         self._wait(trace)
 
     def _check_key(self, event: JobRequested, at: Micros) -> None:
@@ -179,7 +185,7 @@ class Invariants:
         if held is not None:
             self._say("I4", event.job_id, f"its key already stands for {held.job_id}")
 
-    def _check_job_event(self, event: JobEvent, at: Micros, touched: dict[JobId, Trace]) -> None:
+    def _check_job_event(self, event: JobEvent, at: Micros, touched: dict[JobId, AnyTrace]) -> None:
         trace = self._traces.get(event.job_id)
         if trace is None:
             if not isinstance(event, LATE_EVENTS):
@@ -200,7 +206,7 @@ class Invariants:
         if trace.cancel_by is not None and not trace.ended:
             heappush(self._graces, (trace.cancel_by, event.job_id))
 
-    def _check_assignment(self, event: LeaseGranted, trace: Trace, at: Micros) -> None:
+    def _check_assignment(self, event: LeaseGranted, trace: AnyTrace, at: Micros) -> None:
         """Only of inbox runtimes: what an HTTP runtime had asked for is not in the log."""
         if event.session == NO_SESSION:
             return
@@ -217,7 +223,7 @@ class Invariants:
             if best is not None and best < place:
                 self._say("I16", event.job_id, f"leased while {best[2]} waited before it")
 
-    def _check_extensions(self, event: LeasesExtended, touched: dict[JobId, Trace]) -> None:
+    def _check_extensions(self, event: LeasesExtended, touched: dict[JobId, AnyTrace]) -> None:
         for extension in event.leases:
             trace = self._traces.get(extension.job_id)
             if trace is None:
@@ -240,18 +246,19 @@ class Invariants:
             self._say("I1", None, f"{count} events do not fit what was before them")
         self.partition.drain_touched()
 
-    def _compare(self, job_id: JobId, trace: Trace) -> None:
+    def _compare(self, job_id: JobId, trace: AnyTrace) -> None:
         if trace.opaque:
             trace.ended = job_id not in self.partition.jobs
-        if trace.owed is not None:
-            self._say("I13", job_id, "an attempt went wrong, and nothing follows from it")
+        else:
+            for rule, detail in trace.at_rest():
+                self._say(rule, job_id, detail)
         self._compare_open(job_id, trace)
         if trace.ended:
             if job_id in self.partition.jobs:
                 self._say("I10", job_id, "ended, yet open in the fold")
             self._traces.pop(job_id, None)
 
-    def _compare_open(self, job_id: JobId, trace: Trace) -> None:
+    def _compare_open(self, job_id: JobId, trace: AnyTrace) -> None:
         if trace.ended or trace.opaque:
             return
         for rule, detail in trace.differs(self.partition.jobs.get(job_id)):
@@ -271,7 +278,7 @@ class Invariants:
                 heappush(graces, (end, job_id))
 
     # --- Who waits -------------------------------------------------------------------------------
-    def _wait(self, trace: Trace) -> None:
+    def _wait(self, trace: AnyTrace) -> None:
         key = (trace.asked.queue, trace.asked.type)
         waiting = self._waiting.get(key)
         if waiting is None:

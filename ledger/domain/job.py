@@ -42,7 +42,7 @@ from ledger.domain.events import (
     StepSucceeded,
     WaitStarted,
 )
-from ledger.domain.failures import MESSAGES, Failure, Retry
+from ledger.domain.failures import MESSAGES, SUCCESS_NOT_MET, Failure, Retry
 from ledger.domain.flow_plan import Flow, StepPlan, base_of, instance_of
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
 from ledger.domain.steps import Blocked as Blocked
@@ -105,6 +105,8 @@ class Job(Struct, frozen=True, gc=False):
     percent: float | None = None
     """Of a flow: how far this pass has come; it never goes back within one."""
     degraded: bool = False
+    failure: Failure | None = None
+    """Of a flow: why it failed, or else the pass before this one."""
     replaced_by: JobId | None = None
     withdrawn: bool = False
     """Its result is no more to be had."""
@@ -138,7 +140,7 @@ def status(job: Job) -> Status:
         return job.end
     if job.cancel is not None:
         return Status.CANCELLING
-    if len(job.steps) == 1:
+    if job.request.flow is None:
         return status_of(job.steps[0].phase)
     found = {status_of(step.phase) for step in job.steps}
     for where in (Status.RUNNING, Status.LEASED, Status.WAITING):
@@ -313,8 +315,7 @@ def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
         case StepDegraded():
             return _degraded(job, event)
         case StepCancelled():
-            in_flight = Leased | Running | Waiting | Pending
-            return _step_of_flow(job, event, in_flight, phase=CANCELLED, finished_at=at)
+            return _step_cancelled(job, event, at)
         case SentBack():
             return _sent_back(job, event)
         case PassRestarted():
@@ -513,7 +514,12 @@ def _ended(
         step if isinstance(step.phase, Settled) else _settled(step, how, at, code)
         for step in job.steps
     )
-    return replace(job, steps=steps, end=how, finished_at=at, version=job.version + 1)
+    failure = job.failure
+    if job.request.flow is not None and code:
+        failure = _why_failed(job, code)
+    return replace(
+        job, steps=steps, end=how, finished_at=at, failure=failure, version=job.version + 1
+    )
 
 
 def _settled(step: Step, how: Status, at: Micros, code: str) -> Step:
@@ -548,6 +554,16 @@ def _step_of_flow(job: Job, event: OfFlow, fits: object, **changes: object) -> J
     return _put(job, step, replace(step, **changes))
 
 
+def _step_cancelled(job: Job, event: StepCancelled, at: Micros) -> Job | Misfit:
+    """Its runtime's own word is remembered; what a step that was cut off still says is stale."""
+    step = _named(job, event.step)
+    lease = None if step is None else current_lease(step)
+    changes: dict[str, object] = {"phase": CANCELLED, "finished_at": at}
+    if lease is not None and event.how == "acknowledged":
+        changes |= {"ended_fence": lease.fence, "ended_how": "cancelled"}
+    return _step_of_flow(job, event, Leased | Running | Waiting | Pending, **changes)
+
+
 def _expanded(job: Job, event: StepExpanded, at: Micros) -> Job | Misfit:
     """Its instances stand in its place; of an empty list there is nothing to do."""
     step = _named(job, event.step)
@@ -558,9 +574,11 @@ def _expanded(job: Job, event: StepExpanded, at: Micros) -> Job | Misfit:
         return _misfit(event, job)
     if not items:
         part = replace(step.part, output=event.items)
-        return _put(job, step, replace(step, phase=SUCCEEDED, part=part, finished_at=at))
+        done = replace(step, phase=SUCCEEDED, part=part, finished_at=at)
+        return _put(job, step, done, percent=_percent_after(job, done))
+    sent_back = step.part.sent_back
     instances = tuple(
-        Step(instance_of(step.name, index), BLOCKED, part=Part(item=item))
+        Step(instance_of(step.name, index), BLOCKED, part=Part(item=item, sent_back=sent_back))
         for index, item in enumerate(items)
     )
     place = job.steps.index(step)
@@ -586,6 +604,7 @@ def _step_succeeded(job: Job, event: StepSucceeded, at: Micros) -> Job | Misfit:
         finished_at=at,
         ended_fence=event.fence,
         ended_how="succeeded",
+        ended_hash=event.output_hash,
         part=_with_output(step.part, event),
     )
     return _put(job, step, after, percent=_percent_after(job, after))
@@ -603,7 +622,9 @@ def _with_output(part: Part, event: StepSucceeded | StepCarried) -> Part:
 
 def _carried(job: Job, event: StepCarried, at: Micros) -> Job | Misfit:
     step = _named(job, event.step)
-    if step is None or step.part is None or type(step.phase) is not Blocked:
+    if step is None or step.part is None or job.end is not None:
+        return _misfit(event, job)
+    if type(step.phase) is not Blocked:
         return _misfit(event, job)
     part = _with_output(step.part, event)
     after = replace(step, phase=SUCCEEDED, finished_at=at, part=part)
@@ -622,9 +643,11 @@ def _sent_back(job: Job, event: SentBack) -> Job | Misfit:
     """All from `to` on begins anew; how often each has sent it back is kept within the pass."""
     flow = job.request.flow
     step = _named(job, event.step)
-    if flow is None or step is None or job.end is not None:
+    if flow is None or step is None or step.phase != FAILED or job.end is not None:
         return _misfit(event, job)
     again = behind(flow, event.to)
+    if base_of(step.name) not in again:
+        return _misfit(event, job)
     steps: dict[StepName, Step] = {}
     for one in job.steps:
         base = base_of(one.name)
@@ -641,7 +664,14 @@ def _begun_anew(step: Step, name: StepName) -> Step:
     """What its runtime said last is still known, so that saying it again is no news."""
     sent_back = 0 if step.part is None else step.part.sent_back
     part = Part(sent_back=sent_back) if sent_back else NO_PART
-    return Step(name, BLOCKED, ended_fence=step.ended_fence, ended_how=step.ended_how, part=part)
+    return Step(
+        name,
+        BLOCKED,
+        ended_fence=step.ended_fence,
+        ended_how=step.ended_how,
+        ended_hash=step.ended_hash,
+        part=part,
+    )
 
 
 def _restarted(job: Job, event: PassRestarted) -> Job | Misfit:
@@ -658,8 +688,21 @@ def _restarted(job: Job, event: PassRestarted) -> Job | Misfit:
         passes=event.number,
         order=event.order,
         percent=None,
+        failure=_why_failed(job, None),
         version=job.version + 1,
     )
+
+
+def _why_failed(job: Job, code: str | None) -> Failure:
+    """The failure that a flow ends with, or a pass of it: of a step, if one failed so."""
+    for step in reversed(job.steps):
+        failure, part = step.failure, step.part
+        if failure is None or step.phase != FAILED or (part is not None and part.degraded):
+            continue
+        if code is None or failure.code == code:
+            return failure
+    code = SUCCESS_NOT_MET if code is None else code
+    return Failure(code, MESSAGES.get(code, ""), False, job.passes)
 
 
 def _flow_succeeded(job: Job, event: JobSucceeded, result: Result, at: Micros) -> Job | Misfit:

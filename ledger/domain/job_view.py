@@ -247,7 +247,10 @@ def _error(failure: Failure | None) -> ErrorView | None:
 
 
 def _latest_error(job: Job) -> ErrorView | None:
-    return _error(next((s.failure for s in reversed(job.steps) if s.failure), None))
+    """Of a flow that failed what it failed with; of a new pass that is without, the last one's."""
+    if job.failure is not None and job.end in (Status.FAILED, Status.EXPIRED):
+        return _error(job.failure)
+    return _error(next((s.failure for s in reversed(job.steps) if s.failure), job.failure))
 
 
 def step_status(step: Step) -> str:

@@ -63,6 +63,7 @@ from ledger.domain.job import (
     quoted_step,
     retry_of,
     status,
+    status_of,
     timeout_of,
 )
 from ledger.domain.progress import merged, progressed
@@ -71,7 +72,6 @@ from ledger.domain.steps import (
     EndedHow,
     Leased,
     Pending,
-    Settled,
     Status,
     Step,
     Waiting,
@@ -139,7 +139,11 @@ def lock(job: Job, command: LockJob, at: Micros) -> Decision:
         if isinstance(step.phase, Pending):
             ready_at = rfc3339(step.phase.ready_at)
             return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is not due before {ready_at}")
-    return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is {status(job)}")
+    if wanted is None or job.request.flow is None:
+        return _refused(Rejection.JOB_NOT_PENDING, job, f"the job is {status(job)}")
+    where = status_of(steps[0].phase)
+    detail = "waits for those that it needs" if where is Status.PENDING else f"is {where}"
+    return _refused(Rejection.JOB_NOT_PENDING, job, f"the step {wanted} {detail}")
 
 
 def grant(
@@ -319,7 +323,7 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
     is_last = spent and step.attempt >= retry_of(job, step).max_attempts
     if job.request.flow is not None:
         if job.cancel is not None:
-            return (StepCancelled(job.id, step.name, "attempt_ended"),)
+            return (released, StepCancelled(job.id, step.name, "attempt_ended"))
         if is_last:
             return (released, StepFailed(job.id, step.name, RELEASED, MESSAGES[RELEASED]))
     elif job.cancel is not None:
@@ -351,6 +355,8 @@ def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decis
 
 
 def _acknowledge_cancel(job: Job, word: AcknowledgeCancel | ReportedCancel) -> Decision:
+    if job.end is None and _ended_before(job, word.fence, "cancelled"):
+        return NOTHING_NEW
     step = _current(job, word.fence)
     if type(step) is Rejected:
         return step
@@ -390,13 +396,12 @@ def result_again(job: Job, fence: Fence, output_hash: str) -> Decision | None:
 
 
 def _accepted_hash(job: Job, fence: Fence) -> str | None:
-    """In a flow each step has its own."""
+    """In a flow each step has its own, also while it is done anew."""
     if job.request.flow is None:
         return None if job.result is None else job.result.output_hash
     for step in job.steps:
-        its = step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded"
-        if its and step.part is not None and type(step.phase) is Settled:
-            return step.part.output_hash
+        if step.part is not None and step.ended_fence == fence and step.ended_how == "succeeded":
+            return step.ended_hash
     return None if job.result is None else job.result.output_hash
 
 
@@ -438,7 +443,8 @@ def said_again(job: Job, word: Word) -> bool:
         case ReportedRelease():
             return _ended_before(job, word.fence, "released")
         case ReportedCancel():
-            return job.end is Status.CANCELLED and job.fence == word.fence
+            last = job.end is Status.CANCELLED and job.fence == word.fence
+            return last or _ended_before(job, word.fence, "cancelled")
         case _:
             return False
 

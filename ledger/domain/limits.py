@@ -21,12 +21,14 @@ from ledger.domain.ids import JobId
 from ledger.domain.job import Job
 from ledger.domain.pointers import point
 from ledger.domain.ready import Place
-from ledger.domain.steps import held_lease
+from ledger.domain.steps import Pending, held_lease
 
 Key = tuple[str, int, bytes]
 """(type, or "" for the queue's own; number of the limit there; the values, canonical)."""
 Waiting = tuple[int, Place, str]
 """(priority, place, worker type): lower is sooner."""
+Heaps = dict[str, list[Waiting]]
+"""By worker type: those of one may be all that a runtime can take."""
 
 
 class Limits:
@@ -40,7 +42,8 @@ class Limits:
         self._max: dict[tuple[str, int], int] = {}
         self._keys: dict[JobId, tuple[Key, ...]] = {}
         self.holders: dict[Key, set[Place]] = {}
-        self._waiting: dict[Key, list[Waiting]] = {}
+        self._waiting: dict[Key, Heaps] = {}
+        """With places that are dead by now: those are not `parked`."""
         self.parked: set[Place] = set()
         """Places of jobs that wait here."""
 
@@ -66,7 +69,8 @@ class Limits:
 
     def reset(self) -> list[Waiting]:
         """Forgets what is derived; all who waited."""
-        waiting = [one for heap in self._waiting.values() for one in heap]
+        heaps = [heap for by_type in self._waiting.values() for heap in by_type.values()]
+        waiting = [one for heap in heaps for one in heap]
         self._keys.clear()
         self.holders.clear()
         self._waiting.clear()
@@ -111,7 +115,8 @@ class Limits:
         """The job waits until a lease under that limit ends."""
         if place not in self.parked:
             self.parked.add(place)
-            heappush(self._waiting.setdefault(key, []), (priority, place, worker_type))
+            heaps = self._waiting.setdefault(key, {})
+            heappush(heaps.setdefault(worker_type, []), (priority, place, worker_type))
 
     # --- Leases that begin and end ---------------------------------------------------------------
     def moved(self, before: Job, after: Job) -> list[Waiting]:
@@ -119,6 +124,8 @@ class Limits:
         keys = self.keys(after)
         if not keys:
             return []
+        if self.parked:
+            self.parked -= _pending(before) - _pending(after)
         had, has = _held(before), _held(after)
         for key in keys:
             holders = self.holders.setdefault(key, set())
@@ -127,8 +134,9 @@ class Limits:
             if not holders:
                 del self.holders[key]
         freed: list[Waiting] = []
-        # Also where a job ends that had been told to take its place again, and did not.
-        if after.end is not None or not has:
+        # Also where one that had been told to take its place again did not: it ended, is cancelled
+        # or, in a flow, is done anew from before it.
+        if after.end is not None or not has or after.request.flow is not None:
             for key in keys:
                 freed += self._free(key)
         if after.end is not None:
@@ -142,14 +150,23 @@ class Limits:
                 self.holders.setdefault(key, set()).add(place)
 
     def _free(self, key: Key) -> list[Waiting]:
-        heap = self._waiting.get(key)
+        """As many of each worker type as there is room for: who comes for them is not known."""
+        heaps = self._waiting.get(key)
         freed: list[Waiting] = []
         room = self.max_of(key) - len(self.holders.get(key, ()))
-        while heap and len(freed) < room:
-            waiting = heappop(heap)
-            self.parked.discard(waiting[1])
-            freed.append(waiting)
-        if heap is not None and not heap:
+        if heaps is None or room <= 0:
+            return freed
+        for worker_type, heap in list(heaps.items()):
+            left = room
+            while heap and left:
+                waiting = heappop(heap)
+                if waiting[1] in self.parked:
+                    self.parked.discard(waiting[1])
+                    freed.append(waiting)
+                    left -= 1
+            if not heap:
+                del heaps[worker_type]
+        if not heaps:
             del self._waiting[key]
         return freed
 
@@ -166,6 +183,13 @@ def value_of(asked: JobRequested, pointers: tuple[str, ...]) -> bytes | None:
         return canonical(values)
     except ValueError:
         return msgspec.json.encode(values)  # A number beyond what RFC 8785 can say.
+
+
+def _pending(job: Job) -> set[Place]:
+    if job.end is not None or job.cancel is not None:
+        return set()
+    order, job_id = job.order, job.id
+    return {(order, job_id, step.name) for step in job.steps if type(step.phase) is Pending}
 
 
 def _held(job: Job) -> set[Place]:

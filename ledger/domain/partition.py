@@ -4,6 +4,7 @@ that hold them are not: `apply` moves them by one entry, in place, and never rai
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from ledger.domain import deadlines
 from ledger.domain.commands import Limit, ProgressSaid
@@ -168,7 +169,7 @@ class Partition:
             if (job_id, name) in taken:
                 continue
             job = self.jobs[job_id]
-            step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
+            step = job.steps[0] if job.request.flow is None else _step(job, name)
             assert step is not None  # It is ready, so it is there.
             if limits:
                 full = limits.full(job, more)
@@ -409,7 +410,7 @@ class Partition:
             self._close(job_id, before, after)
         else:
             self.jobs[job_id] = after
-            if len(after.steps) == 1 == len(before.steps):
+            if after.request.flow is None:
                 self._replace_step(before.steps[0], after, after.steps[0], at)
             else:
                 self._replace_steps(before, after, at)
@@ -419,7 +420,7 @@ class Partition:
                 queue.ready.add(worker_type, priority, place)
 
     def _replace_step(self, was: Step, after: Job, step: Step, at: Micros) -> None:
-        """Of a job with one step, as most are."""
+        """Of a plain job, as most are."""
         if step.failure is not was.failure or step.progress is not was.progress:
             self.open_bytes += size_of_said(step) - size_of_said(was)
         if type(step.phase) is Pending and type(was.phase) is not Pending:
@@ -432,13 +433,13 @@ class Partition:
         live = {lease.fence for step in after.steps if (lease := current_lease(step))}
         for fence in self.deferred.get(after.id, {}).keys() - live:
             self.drop_word(after.id, fence)
-        known = {id(step) for step in before.steps}
-        moved = after.order != before.order
-        if moved or any(
-            type(step.phase) is Pending and id(step) not in known for step in after.steps
-        ):
+        known = set() if after.order != before.order else {id(step) for step in before.steps}
+        fresh = [
+            step for step in after.steps if type(step.phase) is Pending and id(step) not in known
+        ]
+        if fresh:
             self.order = max(self.order, after.order)
-            self._wait(after, at)
+            self._take_places(after, fresh, at)
 
     def _close(self, job_id: JobId, before: Job, after: Job) -> None:
         del self.jobs[job_id]
@@ -486,30 +487,30 @@ class Partition:
     # --- Lanes and timers, derived ---------------------------------------------------------------
     def _wait(self, job: Job, at: Micros) -> None:
         """A pending job takes its place in its lane, or waits for the time to do so."""
+        self._take_places(job, job.steps, at)
+        if not any(type(s.phase) is Pending and s.phase.ready_at > at for s in job.steps):
+            self.delayed.discard(job.id)
+
+    def _take_places(self, job: Job, steps: Iterable[Step], at: Micros) -> None:
         asked = job.request
         job_id = asked.job_id
-        is_delayed = False
-        for step in job.steps:
+        for step in steps:
             phase = step.phase
             if type(phase) is not Pending:
                 continue
             if phase.ready_at > at:
-                is_delayed = True
+                self.delayed.add(job_id)
             elif job.cancel is None:
                 # One that stands there already stands there twice, until its turn has come.
                 place = (job.order, job_id, step.name)
                 self.queue(asked.queue).ready.add(worker_type_of(job, step), asked.priority, place)
-        if is_delayed:
-            self.delayed.add(job_id)
-        else:
-            self.delayed.discard(job_id)
 
     def _is_ready(self, place: Place) -> bool:
         order, job_id, name = place
         job = self.jobs.get(job_id)
         if job is None or job.order != order:
             return False
-        step = job.steps[0] if len(job.steps) == 1 else _step(job, name)
+        step = job.steps[0] if job.request.flow is None else _step(job, name)
         phase = step.phase if step is not None else None
         if type(phase) is not Pending or phase.ready_at > self.now or job.cancel is not None:
             return False
@@ -534,13 +535,13 @@ class Partition:
             self.schedule_timers.arm(key, schedule.next_at)
 
     def _arm(self, job: Job, at: Micros) -> None:
-        when = deadlines.due(job, self.floor, at)
+        when = self._due(job, at)
         if when is not None:
             self.timers.arm(job.request.job_id, when)
 
     def _due(self, job: Job, at: Micros) -> Micros | None:
         when = deadlines.due(job, self.floor, at)
-        for fence in self.deferred.get(job.id, ()):
+        for fence in self.deferred.get(job.request.job_id, ()):
             step = quoted_step(job, fence)
             if step is not None and step.progress is not None:
                 again = Micros(step.progress.at + PERIOD_US)
@@ -555,7 +556,7 @@ def _step(job: Job, name: StepName) -> Step | None:
 def _is_pending(job: Job) -> bool:
     if job.end is not None or job.cancel is not None:
         return False
-    if len(job.steps) == 1:
+    if job.request.flow is None:
         return type(job.steps[0].phase) is Pending
     return status(job) is Status.PENDING
 

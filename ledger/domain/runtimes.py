@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -51,26 +51,30 @@ class LeaseNews(Struct, frozen=True, gc=False):
 
 
 def beat(
-    partition: Partition, command: Beat, at: Micros, settled: Collection[JobId] = ()
+    partition: Partition,
+    command: Beat,
+    at: Micros,
+    settled: Collection[tuple[JobId, Fence]] = (),
+    left: Mapping[JobId, Job] | None = None,
 ) -> tuple[Event, ...]:
     """The facts in a beat: a session that begins or ends, leases that move, progress.
 
-    `settled` are jobs that the same record reports on: no lease of theirs is prolonged, for what is
-    reported may end it.
+    `settled` are leases that the same record reports on: they are not prolonged. `left` are the
+    jobs as those reports leave them: another lease of one may be void by them.
     """
     if is_older(partition, command):
         return ()
     events: list[Event] = list(_session(partition, command))
     moved: list[Extension] = []
-    passed: set[tuple[JobId, Fence]] = set()
+    passed = set(settled)
     for held in command.leases:
-        lease = (held.job_id, held.fence)
-        known = held.job_id in settled or lease in passed
-        found = None if known else holding(partition, command, held)
+        its = (held.job_id, held.fence)
+        job = left.get(held.job_id) if left else None
+        found = None if its in passed else holding(partition, command, held, job)
         if found is None:
             continue
         job, step = found
-        passed.add(lease)
+        passed.add(its)
         if held.progress is not None:
             said = merged(partition.deferred_word(job.id, held.fence), held.progress)
             events += leases.started(job, step, at)
@@ -83,10 +87,13 @@ def beat(
     return tuple(events)
 
 
-def holding(partition: Partition, command: Beat, held: HeldLease) -> tuple[Job, Step] | None:
+def holding(
+    partition: Partition, command: Beat, held: HeldLease, job: Job | None = None
+) -> tuple[Job, Step] | None:
     """What a runtime says that it holds, if so it is: only the holder may extend a lease or say how
-    far it is, whoever else knows the fence."""
-    job = partition.jobs.get(held.job_id)
+    far it is, whoever else knows the fence. `job`: as it is by now, if the partition lags."""
+    if job is None:
+        job = partition.jobs.get(held.job_id)
     step = quoted_step(job, held.fence) if job is not None else None
     lease = current_lease(step) if step is not None else None
     if job is None or step is None or lease is None or job.request.queue != command.queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledger.domain.failures import Failure
 from ledger.domain.job import Job
 from ledger.domain.steps import Step
 
@@ -19,6 +20,8 @@ def size_of(job: Job) -> int:
         size += size_of_said(step)
         if step.part is not None:
             size += STEP_BYTES + len(step.part.output or b"") + len(step.part.item or b"")
+    if job.failure is not None:
+        size += _size_of_failure(job.failure)
     result = job.result
     return size if result is None or result.output is None else size + len(result.output)
 
@@ -28,7 +31,11 @@ def size_of_said(step: Step) -> int:
     failure, progress = step.failure, step.progress
     size = 0
     if failure is not None:
-        size += len(failure.message) + (0 if failure.details is None else len(failure.details))
+        size += _size_of_failure(failure)
     if progress is not None:
         size += len(progress.phase or "") + len(progress.message or "")
     return size
+
+
+def _size_of_failure(failure: Failure) -> int:
+    return len(failure.message) + (0 if failure.details is None else len(failure.details))

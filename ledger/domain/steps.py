@@ -75,7 +75,7 @@ class Settled(Struct, frozen=True, gc=False, tag="settled"):
 
 
 Phase = Blocked | Pending | Leased | Running | Waiting | Settled
-EndedHow = Literal["", "succeeded", "failed", "released"]
+EndedHow = Literal["", "succeeded", "failed", "released", "cancelled"]
 
 
 class Progress(Struct, frozen=True, gc=False):
@@ -115,6 +115,8 @@ class Step(Struct, frozen=True, gc=False):
     news. An attempt that expired leaves it alone: what its runtime still says is stale."""
     ended_how: EndedHow = ""
     """That word: only the same one is no news."""
+    ended_hash: str = ""
+    """In a flow: of the result, where it was one. Kept while the step is done anew."""
     part: Part | None = None
     """None: of a plain job."""
 

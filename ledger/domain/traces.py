@@ -150,6 +150,11 @@ class Trace:
             case JobCollected():
                 yield "I19", "collected before its end"
 
+    def at_rest(self) -> Iterator[Complaint]:
+        """What should have followed in the same entry, and did not."""
+        if self.owed is not None:
+            yield "I13", "an attempt went wrong, and nothing follows from it"
+
     def extend(self, extension: Extension, runtime_id: str) -> Iterator[Complaint]:
         if not self.live or extension.fence != self.fence:
             yield "I8", f"extended under fence {extension.fence} while {self.state}"

@@ -4,11 +4,13 @@ earlier job; of steps that were done again. Told by the views, once those show a
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import structlog
 
 from ledger.domain.ids import Micros
 from ledger.log.crash_points import reach
-from ledger.objects import ObjectStore
+from ledger.objects import ObjectConflict, ObjectError, ObjectStore
 from processors.clean.seams import Ends, Seams
 
 PAGES_MAX = 20
@@ -16,7 +18,14 @@ PAGES_MAX = 20
 REST_US = 3_600_000_000
 """Between two passes over the whole store."""
 
+MARKER = "_ledger/whose"
+"""An object that says which ledger sweeps here: to another one all of its objects are orphans."""
+
 log = structlog.get_logger(__name__)
+
+
+class NotOurs(ObjectError):
+    """The store is another ledger's to sweep."""
 
 
 class Orphans:
@@ -39,6 +48,7 @@ class Orphans:
         if now < self._rests_until:
             return False
         if self._ends is None:
+            await self._mark()
             self._ends = await self._seams.ends()
             self._before = Micros(now - self._age_us)
         if not await self._seams.shows(self._ends):
@@ -49,11 +59,23 @@ class Orphans:
                 return False
         return True
 
+    async def _mark(self) -> None:
+        """Raises `ObjectConflict` where another ledger was first."""
+        whose = f"{self._seams.source} {self._seams.topics.events}\n".encode()
+        try:
+            digest = sha256(whose).hexdigest()
+            await self._store.put(MARKER, whose, sha256=digest, size=len(whose))
+        except ObjectConflict as error:
+            raise NotOurs(
+                f"another ledger sweeps in this object store (see the object {MARKER}):"
+                " give each its own folder or prefix in LEDGER_OBJECTS; nothing was swept"
+            ) from error
+
     async def _page(self) -> bool:
         """Whether there is another one."""
         page = await self._store.listing("", self._after)
         old = [found.key for found in page.objects if found.modified_at < self._before]
-        await self._sweep(old)
+        await self._sweep([key for key in old if key != MARKER])
         self._after = page.after
         return page.after is not None
 

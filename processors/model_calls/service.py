@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from ledger.client import Connection, LogUnavailable, Runtime
+from ledger.client.carrying import Carrier
 from ledger.client.command_ids import new_session
 from ledger.client.runtime import TYPES_MAX
 from ledger.domain.commands import Model
@@ -113,7 +114,7 @@ class ModelCallsService:
                     follow_redirects_max=settings.redirects_max,
                 ),
             )
-            self._calls = ModelCalls(registry.find, caller, store, settings.keyring)
+            self._calls = ModelCalls(registry.find, caller, Carrier(store), settings.keyring)
             await self._serve(registry, self._calls, stop)
 
     def health(self) -> dict[str, Any]:
@@ -162,6 +163,7 @@ class ModelCallsService:
             beat_seconds=settings.beat_seconds,
             partitions=settings.partitions,
             prefix=settings.topics.prefix,
+            fetches=False,  # Decoded, it could not be sent byte for byte.
         )
 
     async def _refresh(self, registry: Registry, runtime: Runtime, calls: ModelCalls) -> None:

@@ -17,6 +17,7 @@ _BY_NAME: dict[str, Any] = {
     "retried_from": "mail.0190a7b2-0000-7000-8000-000000000000",
     "goto": "step_1",
     "StepAsk.name": "step_1",
+    "StepPlan.name": "step_1",
     "needs": ("step_1",),
     "queue": "mail",
     "queues": ("mail", "print"),

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from ledger.domain.events import JobRequested, JobSucceeded, ObjectsDeleted, Ref
 from ledger.domain.ids import SECOND, Micros
 from ledger.objects import ObjectStore, open_store
 from processors.clean.cleaner import Cleaner, CleanerSettings
+from processors.clean.orphans import MARKER
 from processors.clean.owners import UPLOAD_US
 from processors.owner.seams import wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
@@ -53,7 +54,6 @@ class System:
     address: str
     store: ObjectStore
     client: httpx.AsyncClient
-    cleaners: list[Cleaner] = field(default_factory=list)
 
     @asynccontextmanager
     async def cleaner(self, *, orphan_seconds: float = NEVER) -> AsyncIterator[Cleaner]:
@@ -77,7 +77,8 @@ class System:
             await running
 
     async def keys(self) -> set[str]:
-        return {found.key for found in (await self.store.listing("")).objects}
+        found = (await self.store.listing("")).objects
+        return {one.key for one in found if one.key != MARKER}
 
     async def job(self, **asked: Any) -> dict[str, Any]:
         answer = await self.client.post("/v1/jobs", json={"type": "t", **asked})
@@ -358,6 +359,17 @@ async def test_orphans_are_swept_and_nothing_else(system: System) -> None:
 
 async def _value(value: Any) -> Any:
     return value
+
+
+async def test_another_ledgers_objects_are_not_taken_for_orphans(system: System) -> None:
+    whose = b"another\n"
+    await system.store.put(MARKER, whose, sha256=sha256(whose).hexdigest(), size=len(whose))
+    lost = "queues/default/commands/c-1/input/c-1-payload.json"
+    await system.store.put(lost, b"lost", sha256=sha256(b"lost").hexdigest(), size=4)
+    async with system.cleaner(orphan_seconds=0.001) as cleaner:
+        error = await until(lambda: _value(cleaner.health()["last_error"]), lambda e: e is not None)
+    assert "another ledger" in error
+    assert await system.keys() == {lost}
 
 
 # --- An owner goes --------------------------------------------------------------------------------

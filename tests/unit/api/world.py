@@ -210,7 +210,7 @@ class World:
         decision = decide(log.owner, asked, self.at)
         if isinstance(decision, Rejected):
             self.append(log, (_rejected(asked, decision),), asked)
-            reply = answers.refusal(asked, decision)
+            reply = answers.refusal(log.owner, asked, decision)
             self._note(log, asked, "rejected", decision)
         else:
             if isinstance(asked.command, Claim) and not decision.grants and not decision.replayed:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import UNSET, Raw
 
-from ledger.client.handlers import HANDLER_ERROR, PAYLOAD_TOO_LARGE, Handler, Handlers
+from ledger.client.endings import HANDLER_ERROR
+from ledger.client.handlers import Handler, Handlers
 from ledger.client.held import AskToStop, Begin, Ending, Held, Stop, Why
 from ledger.client.job_context import (
     AwaitCompletion,
@@ -19,6 +20,7 @@ from ledger.client.job_context import (
     StoredOutput,
 )
 from ledger.client.json_values import NULL_HASH
+from ledger.client.requests import PAYLOAD_TOO_LARGE
 from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (

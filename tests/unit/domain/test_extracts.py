@@ -11,7 +11,12 @@ from msgspec import UNSET, Raw
 from ledger.domain.commands import Limit, RequestJob, StepAsk, Template
 from ledger.domain.dedupe import dedupe_digest
 from ledger.domain.events import Ref
-from ledger.domain.extracts import EXTRACT_BYTES_MAX, extract_of_output, extract_of_payload
+from ledger.domain.extracts import (
+    EXTRACT_BYTES_MAX,
+    extract_of_output,
+    extract_of_payload,
+    pointers_into_outputs,
+)
 from ledger.domain.flow_design import flow_of
 from ledger.domain.ids import StepName
 from ledger.domain.pointers import point
@@ -85,8 +90,12 @@ def test_of_an_output_conditions_and_lists_see_what_they_name() -> None:
     )
     flow = flow_of("t", Template(steps=steps))
     output = {"items": [1, 2], "score": 4, "text": "long"}
-    assert extract_of_output(output, flow) == {"/items": [1, 2], "/score": 4}
+    pointers = pointers_into_outputs(flow)
+    assert extract_of_output(output, pointers) == {"/items": [1, 2], "/score": 4}
+    assert extract_of_output({**output, "items": ["x" * EXTRACT_BYTES_MAX]}, pointers) == {
+        "/score": 4
+    }
 
 
 def test_a_plain_job_has_no_rules_on_its_output() -> None:
-    assert extract_of_output({"a": 1}, None) == {}
+    assert pointers_into_outputs(None) == ()
