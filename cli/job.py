@@ -273,6 +273,9 @@ QUIET_FACTS = {
     "number",
     "key_digest",
     "content_digest",
+    "dedupe_digest",
+    "flow",
+    "leases",
 }
 
 

@@ -15,7 +15,6 @@ from cli.servers import kafka_of, postgres_of
 from cli.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from ledger.domain.entries import Entry
     from ledger.log.entries_reader import EntriesReader
     from projections.rebuild import Progress as Rebuilt
 
@@ -98,9 +97,13 @@ async def _verify_log(settings: Settings, partition: int, progress: Progress) ->
     from ledger.domain.partition import Partition
     from ledger.log.entries_reader import EntriesReader
     from ledger.log.errors import LogBroken
+    from ledger.log.partitions import partition_of
 
     verdict = Verdict(partition)
-    invariants = Invariants(Partition(partition, settings.bounds))
+    invariants = Invariants(
+        Partition(partition, settings.bounds),
+        home=lambda queue: partition_of(queue, settings.partitions),
+    )
 
     def note(violations: list[Violation]) -> None:
         verdict.violations += [
@@ -118,7 +121,6 @@ async def _verify_log(settings: Settings, partition: int, progress: Progress) ->
                         verdict.entries += 1
                         verdict.events += len(item.entry.events)
                         note(invariants.check(item.entry))
-                        verdict.violations += misplaced(item.entry, partition, settings.partitions)
                     else:
                         verdict.take_overs += 1
                         note(invariants.take_over(item.take_over))
@@ -129,21 +131,6 @@ async def _verify_log(settings: Settings, partition: int, progress: Progress) ->
         _finish(verdict, reader)
         progress.remove_task(task)
     return verdict
-
-
-def misplaced(entry: Entry, partition: int, count: int) -> list[str]:
-    """I3: every fact of a job lies in the partition that its queue hashes to."""
-    from ledger.domain.events import JOB_EVENTS
-    from ledger.domain.ids import queue_of
-    from ledger.log.partitions import partition_of
-
-    found = []
-    for event in entry.events:
-        if isinstance(event, JOB_EVENTS):
-            queue = queue_of(event.job_id)
-            if queue is None or partition_of(queue, count) != partition:
-                found.append(f"I3 in entry {entry.number}: {event.job_id} does not belong here")
-    return found
 
 
 def _finish(verdict: Verdict, reader: EntriesReader) -> None:

@@ -9,9 +9,16 @@ from ledger.domain import bulk, models
 from ledger.domain.cancel import cancel
 from ledger.domain.commands import Asked, RequestJob, RerunJob
 from ledger.domain.concurrency import POLICIES, Alone, Shared
-from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve, too_large
+from ledger.domain.creation import NO_TEMPLATE, Key, Pinned, key_of, rerun, resolve
 from ledger.domain.decisions import Decided, Decision
-from ledger.domain.events import Event, JobCancelled, JobEvent, JobRequested, decoded
+from ledger.domain.events import (
+    CommandDuplicated,
+    Event,
+    JobCancelled,
+    JobEvent,
+    JobRequested,
+    decoded,
+)
 from ledger.domain.flows import carry, follow
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
 from ledger.domain.job import Job, begin, status
@@ -57,44 +64,33 @@ def admit(
         window = key.window_us
         if (answer := _answered(partition, key, asked, at)) is not None:
             return answer
-    if expired := _expired(asked, window):
-        return expired
+    if too_old := expired(asked, window):
+        return too_old
     if version is not None and pinned is None:
         return Rejected(
             Rejection.TEMPLATE_NOT_FOUND,
             f"no version {version} of template {request.type} is held",
             pointer="/template_version",
         )
-    unknown = models.refuse_unknown(partition, request.queue, request.type)
-    if refused := unknown or _closed(newest) or _full(partition, request.queue):
+    if refused := _closed(partition, request.queue, request.type, newest):
         return refused
-    order = partition.next_order(at)
     event = resolve(
         request,
         pinned,
         key,
         seed=asked.command_id,
         at=at,
-        order=order,
+        order=partition.next_order(at),
         born=at if born is None else born,
         schedule=schedule,
     )
     if type(event) is Rejected:
         return event
-    verdict = _beside_its_equals(partition, event, newest)
-    if isinstance(verdict, Rejected):
-        return verdict
-    if isinstance(verdict, Shared):
-        return Decided(job_id=verdict.job_id, deduplicated=True)
     if key is not None and partition.job(event.job_id) is not None:
         # The same key within its millisecond, yet past its window: told apart by the commands.
         event = replace(event, job_id=new_job_id(event.queue, at, asked.command_id.encode()))
-    replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
     withdrawn = _withdrawn(partition, event, asked.offset)
-    begun = withdrawn
-    if event.flow is not None and not withdrawn:
-        begun = follow(begin(event, at), (), at, order)
-    return Decided((*replaced, event, *begun), event.job_id)
+    return _beside_its_equals(partition, event, newest, asked, at, withdrawn=withdrawn)
 
 
 def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros) -> Decision:
@@ -118,23 +114,20 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         original = brought
     else:
         return not_found(command.job_id)
-    if expired := _expired(asked, partition.bounds.commands_us):
-        return expired
+    if too_old := expired(asked, partition.bounds.commands_us):
+        return too_old
     queue = partition.queues.get(original.queue)
     newest = queue.template(original.type) if queue is not None else None
-    unknown = models.refuse_unknown(partition, original.queue, original.type)
-    full = _full(partition, original.queue)
-    if refused := unknown or _closed(newest) or full or too_large(command.payload):
+    if refused := _closed(partition, original.queue, original.type, newest):
         return refused
+    version = original.template_version
+    pinned = queue.template(original.type, version) if queue is not None and version else None
     order = partition.next_order(at)
-    event = rerun(original, command, seed=asked.command_id, at=at, order=order)
+    event = rerun(original, command, pinned or newest, seed=asked.command_id, at=at, order=order)
+    if isinstance(event, Rejected):
+        return event
     if refused := _copied_wrongly(job, original, command, event, asked):
         return refused
-    verdict = _beside_its_equals(partition, event, newest)
-    if isinstance(verdict, Rejected):
-        return verdict
-    if isinstance(verdict, Shared):
-        return Decided(job_id=verdict.job_id, deduplicated=True)
     carried: tuple[JobEvent, ...] = ()
     if command.from_failed and original.flow is not None:
         if job is None:
@@ -142,9 +135,7 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
                 Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id
             )
         carried = carry(job, event.job_id)
-    replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
-    begun = follow(begin(event, at), carried, at, order)
-    return Decided((*replaced, event, *begun), event.job_id)
+    return _beside_its_equals(partition, event, newest, asked, at, carried)
 
 
 def _moved_wrongly(request: RequestJob, newest: Pinned | None, asked: Asked) -> Rejected | None:
@@ -189,6 +180,34 @@ def _copied_wrongly(
 
 
 def _beside_its_equals(
+    partition: Partition,
+    event: JobRequested,
+    newest: Pinned | None,
+    asked: Asked,
+    at: Micros,
+    carried: tuple[JobEvent, ...] = (),
+    withdrawn: tuple[Event, ...] = (),
+) -> Decision:
+    """The job, first in its entry, with the cancels of those whose place it takes; or another one
+    in its place. Whoever adds none needs no room for it."""
+    verdict = _verdict(partition, event, newest)
+    if isinstance(verdict, Rejected):
+        return verdict
+    if isinstance(verdict, Shared):
+        return _shared(partition, event, verdict.job_id, asked)
+    replaced = _replaced(partition, verdict.replaces, event, asked.actor, at)
+    if isinstance(replaced, Rejected):
+        return replaced
+    leaving = sum(isinstance(one, JobCancelled) for one in replaced)
+    if full := _full(partition, event.queue, leaving):
+        return full
+    begun = withdrawn
+    if event.flow is not None and not withdrawn:
+        begun = follow(begin(event, at), carried, at, event.order)
+    return Decided((event, *begun, *replaced), event.job_id)
+
+
+def _verdict(
     partition: Partition, event: JobRequested, newest: Pinned | None
 ) -> Alone | Shared | Rejected:
     """The newest word on concurrency, on the keys of the version that the job holds."""
@@ -202,19 +221,42 @@ def _beside_its_equals(
             return Rejected(Rejection.NOT_REPEATABLE, "an equal job has succeeded", done)
         if table.done_of(event.queue, event.type) >= partition.bounds.once_max:
             return Rejected(Rejection.QUEUE_FULL, "as many jobs that are done once as are held")
-    return POLICIES[newest.template.concurrency_policy](table.active(digest))
+    active = table.active(digest)
+    policy = newest.template.concurrency_policy
+    if policy == "share_in_flight":
+        # One that is being cancelled comes to nothing: whoever asks anew does not want that.
+        active = tuple(job_id for job_id in active if partition.jobs[job_id].cancel is None)
+    return POLICIES[policy](active)
+
+
+def _shared(partition: Partition, event: JobRequested, job_id: JobId, asked: Asked) -> Decision:
+    """A key that comes again is answered by the same job, also once that has ended."""
+    if event.key_digest is None:
+        return Decided(job_id=job_id, deduplicated=True)
+    if len(partition.keys) >= partition.bounds.keys_max:
+        return _remembers_too_much()
+    duplicated = CommandDuplicated(
+        event.queue,
+        asked.command_id,
+        RequestJob.TYPE,
+        job_id,
+        event.key_digest,
+        event.content_digest,
+        event.key_until,
+    )
+    return Decided((duplicated,), job_id, deduplicated=True)
 
 
 def _replaced(
     partition: Partition, replaces: tuple[JobId, ...], by: JobRequested, actor: str, at: Micros
-) -> tuple[Event, ...]:
-    """The cancels of those that a new job takes the place of, in the same entry."""
+) -> tuple[Event, ...] | Rejected:
+    """The cancels of those that a new job takes the place of; or why one of them stays."""
     events: list[Event] = []
     for job_id in replaces:
-        job = partition.jobs.get(job_id)
-        said = () if job is None else cancel(job, REPLACED, actor, at)
-        if not isinstance(said, Rejected):
-            events += [replace(event, replaced_by=by.job_id) for event in said]
+        said = cancel(partition.jobs[job_id], REPLACED, actor, at)
+        if isinstance(said, Rejected):
+            return said
+        events += [replace(event, replaced_by=by.job_id) for event in said]
     return tuple(events)
 
 
@@ -236,7 +278,7 @@ def _answered(partition: Partition, key: Key, asked: Asked, at: Micros) -> Decis
     )
 
 
-def _expired(asked: Asked, window_us: int) -> Rejected | None:
+def expired(asked: Asked, window_us: int) -> Rejected | None:
     """What was forgotten cannot come back: the copy of a request that old is refused."""
     if asked.sent_at is None or asked.appended_at - asked.sent_at <= window_us + SKEW_US:
         return None
@@ -246,23 +288,32 @@ def _expired(asked: Asked, window_us: int) -> Rejected | None:
     )
 
 
-def _closed(newest: Pinned | None) -> Rejected | None:
+def _closed(
+    partition: Partition, queue: QueueName, job_type: str, newest: Pinned | None
+) -> Rejected | None:
+    if unknown := models.refuse_unknown(partition, queue, job_type):
+        return unknown
     if newest is None or newest.template.enabled:
         return None
     return Rejected(Rejection.TEMPLATE_DISABLED, "the type's template is disabled")
 
 
-def _full(partition: Partition, name: QueueName) -> Rejected | None:
+def _full(partition: Partition, name: QueueName, leaving: int) -> Rejected | None:
+    """`leaving`: pending jobs that end with the entry."""
     bounds = partition.bounds
     queue = partition.queues.get(name)
     depth_max = None if queue is None else queue.settings.depth_max
-    if queue is not None and depth_max is not None and queue.pending >= depth_max:
+    if queue is not None and depth_max is not None and queue.pending - leaving >= depth_max:
         return Rejected(Rejection.QUEUE_FULL, f"{depth_max} jobs are pending: more may not be")
     if partition.open_bytes >= bounds.open_bytes_max:
         return Rejected(Rejection.QUEUE_FULL, "the partition's open jobs fill their memory")
     if len(partition.keys) >= bounds.keys_max or len(partition.outcomes) >= bounds.commands_max:
-        return Rejected(Rejection.QUEUE_FULL, "the partition remembers as many keys as it may")
+        return _remembers_too_much()
     return None
+
+
+def _remembers_too_much() -> Rejected:
+    return Rejected(Rejection.QUEUE_FULL, "the partition remembers as many keys as it may")
 
 
 def _withdrawn(partition: Partition, job: JobRequested, offset: int) -> tuple[Event, ...]:

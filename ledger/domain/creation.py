@@ -172,11 +172,18 @@ def resolve(
 
 
 def rerun(
-    original: JobRequested, command: RerunJob, *, seed: str, at: Micros, order: int
-) -> JobRequested:
-    """A new job that asks for the same as an ended one, with what the command changes."""
+    original: JobRequested,
+    command: RerunJob,
+    by: Pinned | None,
+    *,
+    seed: str,
+    at: Micros,
+    order: int,
+) -> JobRequested | Rejected:
+    """A new job that asks for the same as an ended one, with what the command changes. `by` is the
+    version that one holds, or the newest where that is forgotten."""
     payload = original.payload if command.payload is UNSET else command.payload
-    return replace(
+    again = replace(
         original,
         job_id=new_job_id(original.queue, at, seed.encode()),
         payload=EMPTY if command.payload_ref is not None else payload,
@@ -193,6 +200,16 @@ def rerun(
         key_until=None,
         retried_from=original.job_id,
     )
+    if command.payload is not UNSET:
+        schema = None if by is None else by.payload_schema
+        if wrong := too_large(payload) or mismatch(schema, payload, "/payload"):
+            return wrong
+    if by is None or (command.payload is UNSET and command.labels is UNSET):
+        return again
+    try:
+        return replace(again, dedupe_digest=dedupe_digest(again, by.template))
+    except UnsafeInteger as error:
+        return _invalid(f"/payload{error.pointer}", str(error))
 
 
 def _extract_of(original: JobRequested, command: RerunJob) -> Raw | UnsetType:

@@ -69,7 +69,7 @@ from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
 from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended, Ref
-from ledger.domain.flows import gives_the_result
+from ledger.domain.flows import NULL, gives_the_result
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step, status
 from ledger.domain.leases import Held, Word
@@ -229,7 +229,7 @@ def _wrong_output(
     if word.output_ref is not None and word.output is UNSET:
         return _foreign_output(job, word.output_ref, word.fence, command_id)
     version = job.request.template_version
-    if version is None or word.output is UNSET:
+    if version is None:
         return None
     pinned = partition.queues[job.request.queue].template(job.request.type, version)
     if pinned is None or pinned.output_schema is None:
@@ -237,7 +237,8 @@ def _wrong_output(
     step = quoted_step(job, word.fence)
     if step is None or not gives_the_result(job, step):
         return None
-    refused = mismatch(pinned.output_schema, word.output, "/output")
+    output = NULL if word.output is UNSET else word.output
+    refused = mismatch(pinned.output_schema, output, "/output")
     return None if refused is None else replace(refused, job_id=job.id)
 
 

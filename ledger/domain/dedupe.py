@@ -15,7 +15,7 @@ from ledger.domain.ids import JobId, QueueName
 from ledger.domain.pointers import point
 
 
-def dedupe_digest(request: RequestJob, template: Template) -> str | None:
+def dedupe_digest(request: RequestJob | JobRequested, template: Template) -> str | None:
     """Over queue, type and what the pointers find, as RFC 8785 bytes; 32 hex digits. None: one of
     them finds nothing, so that nothing equals this request. Raises `UnsafeInteger`."""
     values = [point(request, pointer) for pointer in template.dedupe_keys]

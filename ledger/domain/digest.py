@@ -39,10 +39,16 @@ def folded(partition: Partition) -> dict[str, Any]:
                 {kind: list(held.values()) for kind, held in queue.templates.items()},
                 sorted(queue.pinned.items()),
                 queue.sessions,
+                [queue.is_put, queue.settings, queue.paused, queue.pending],
+                sorted((key, sorted(held)) for key, held in queue.limits.holders.items()),
+                [queue.schedules.items(), queue.schedules.deleted],
+                queue.models,
             ]
             for name, queue in partition.queues.items()
-            if queue.templates or queue.pinned or queue.sessions
+            if queue.is_used()
         },
+        "dedupe": [partition.dedupe.items(), partition.dedupe.done_items()],
+        "late": partition.late,
         "keys": partition.keys.values(),
         "outcomes": partition.outcomes.items(),
         "refused_at": list(partition.refused_at.items()),

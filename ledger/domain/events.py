@@ -546,6 +546,11 @@ class CommandDuplicated(Struct, frozen=True, gc=False, omit_defaults=True):
     command_id: CommandId
     command_type: str
     job_id: JobId | None = None
+    key_digest: str | None = None
+    """An idempotency key that stands for that job from here on: it came with a request that the
+    job answers as well."""
+    content_digest: str | None = None
+    key_until: Micros | None = None
 
 
 class CommandsConsumed(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -372,6 +372,8 @@ def step_status(job: Job, name: StepName) -> str:
 def _seen(job: Job, name: StepName) -> Any:
     """An output as rules see it; of one that lies elsewhere, what came along."""
     steps = instances(job, name)
+    if not steps:
+        return None  # No rule of this version names a step that is not there.
     seen = [_seen_of(step.part or Part()) for step in steps]
     return seen[0] if steps[0].name == name else seen
 

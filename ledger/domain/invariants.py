@@ -6,30 +6,56 @@ Memory is bounded by what the partition itself holds: a trace for each open job.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from msgspec import Struct
 
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
+    Event,
     JobEvent,
     JobRequested,
     LeaseGranted,
     LeasesExtended,
+    ObjectsDeleted,
+    QueuePaused,
+    QueuePut,
+    QueueResumed,
+    RuntimeEnded,
+    RuntimeStarted,
+    TemplatePut,
     Unknown,
 )
 from ledger.domain.flow_traces import FlowTrace
-from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
+from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros, queue_of
 from ledger.domain.partition import Partition
+from ledger.domain.queue_traces import QueueTraces
+from ledger.domain.ready import ascending
 from ledger.domain.remembered import LATE_EVENTS, identity_of
-from ledger.domain.retention import wrong_of_late
+from ledger.domain.retention import are_in_use
+from ledger.domain.schedule_table import ScheduleEvent
 from ledger.domain.traces import Trace
 
 PATIENCE_US = 10 * SECOND
 """How late the owner may act on what the clock says, before it is a fault."""
 PLACES_MIN = 1024
 AnyTrace = Trace | FlowTrace
+LOOKED_AT_MAX = 100
+"""Jobs that a full limit holds back, passed over in looking for one that none does."""
+_IN_ITS_QUEUE = (
+    TemplatePut
+    | QueuePut
+    | QueuePaused
+    | QueueResumed
+    | ScheduleEvent
+    | RuntimeStarted
+    | RuntimeEnded
+    | LeasesExtended
+)
+"""Facts of no single job that lie where their queue does, whoever asked."""
 
 
 class Violation(Struct, frozen=True, gc=False):
@@ -53,21 +79,37 @@ class Waiting:
     def add(self, trace: AnyTrace) -> None:
         heappush(self._later, (trace.ready_at, trace.asked.job_id))
 
-    def best(self, traces: dict[JobId, AnyTrace], ready_by: int) -> tuple[int, int, JobId] | None:
-        """Of those that had been ready at `ready_by`."""
+    def best(
+        self, traces: dict[JobId, AnyTrace], ready_by: int, held_back: Callable[[JobId], bool]
+    ) -> tuple[int, int, JobId] | None:
+        """Of those that had been ready at `ready_by`, and that no limit holds back."""
+        first = self._first(traces, ready_by)
+        if first is None or not held_back(first[2]):
+            return first
+        for place in islice(ascending(self._heap), LOOKED_AT_MAX):
+            if self._waits(place, traces, ready_by) and not held_back(place[2]):
+                return place
+        return None
+
+    def _first(self, traces: dict[JobId, AnyTrace], ready_by: int) -> tuple[int, int, JobId] | None:
         while self._later and self._later[0][0] <= ready_by:
             ready_at, job_id = heappop(self._later)
             trace = traces.get(job_id)
             if trace is not None and trace.state == "pending" and trace.ready_at == ready_at:
                 heappush(self._heap, (trace.asked.priority, trace.order, job_id))
         while self._heap:
-            _, order, job_id = self._heap[0]
-            trace = traces.get(job_id)
-            waits = trace is not None and trace.state == "pending" and trace.order == order
-            if trace is not None and waits and trace.ready_at <= ready_by:
+            if self._waits(self._heap[0], traces, ready_by):
                 return self._heap[0]
             heappop(self._heap)
         return None
+
+    def _waits(
+        self, place: tuple[int, int, JobId], traces: dict[JobId, AnyTrace], ready_by: int
+    ) -> bool:
+        trace = traces.get(place[2])
+        if trace is None or trace.opaque:
+            return False
+        return (trace.state, trace.order) == ("pending", place[1]) and trace.ready_at <= ready_by
 
     def clean(self, traces: dict[JobId, AnyTrace]) -> None:
         self._later = [place for place in self._later if place[1] in traces]
@@ -83,8 +125,17 @@ class Invariants:
     """Folds entries into `partition`, which nobody else may move, and says what was wrong with
     each. Total: a log that breaks every rule only gets many violations."""
 
-    def __init__(self, partition: Partition, *, patience_us: int = PATIENCE_US) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        patience_us: int = PATIENCE_US,
+        home: Callable[[str], int] | None = None,
+    ) -> None:
+        """`home`: the number of the partition in which a queue lies, where that is known."""
         self.partition = partition
+        self._home = home
+        self._queues = QueueTraces()
         self.entries = 0
         self._patience_us = patience_us
         self._traces: dict[JobId, AnyTrace] = {}
@@ -113,6 +164,7 @@ class Invariants:
         touched: dict[JobId, AnyTrace] = {}
         self._check_outcome(entry)
         for event in entry.events:
+            self._check_home(event)
             if isinstance(event, JobRequested) and event.job_id not in self._traces:
                 self._check_request(event, at, touched)
             elif isinstance(event, JOB_EVENTS):
@@ -121,6 +173,10 @@ class Invariants:
                 self._check_extensions(event, touched)
             elif isinstance(event, Unknown) and (trace := self._traces.get(JobId(event.key))):
                 trace.opaque = True
+            for rule, job_id, detail in self._queues.follow(event, at):
+                self._say(rule, job_id, detail)
+        for rule, job_id, detail in self._queues.end_of_entry():
+            self._say(rule, job_id, detail)
         self._fold(entry)
         for job_id, trace in touched.items():
             self._compare(job_id, trace)
@@ -152,6 +208,17 @@ class Invariants:
                     self._say("I4", job_id, f"{command_id} had its outcome before")
                 case _:
                     pass
+
+    def _check_home(self, event: Event) -> None:
+        """Every event lies in the partition of its queue."""
+        if self._home is None:
+            return
+        if isinstance(event, JOB_EVENTS):
+            queue = queue_of(event.job_id)
+            if queue is None or self._home(queue) != self.partition.number:
+                self._say("I3", event.job_id, f"{event.TYPE}: the job does not belong here")
+        elif isinstance(event, _IN_ITS_QUEUE) and self._home(event.queue) != self.partition.number:
+            self._say("I3", None, f"{event.TYPE}: {event.queue} does not belong here")
 
     def _check_request(
         self, event: JobRequested, at: Micros, touched: dict[JobId, AnyTrace]
@@ -190,9 +257,10 @@ class Invariants:
         if trace is None:
             if not isinstance(event, LATE_EVENTS):
                 self._say("I10", event.job_id, f"{event.TYPE} on a job that is not open")
-            elif (closed := self.partition.closed.get(event.job_id)) is not None:
-                for detail in wrong_of_late(closed, event, at):
-                    self._say("I19", event.job_id, detail)
+            elif isinstance(event, ObjectsDeleted):
+                closed = self.partition.closed.get(event.job_id)
+                if closed is not None and are_in_use(closed, event.keys):
+                    self._say("I19", event.job_id, "objects deleted that were not withdrawn")
             return
         touched[event.job_id] = trace
         if trace.opaque:
@@ -219,7 +287,11 @@ class Invariants:
         place = (asked.priority, trace.order, event.job_id)
         for job_type in session.types:
             waiting = self._waiting.get((asked.queue, job_type))
-            best = waiting.best(self._traces, at - self._patience_us) if waiting else None
+            best = (
+                waiting.best(self._traces, at - self._patience_us, self._queues.held_back)
+                if waiting
+                else None
+            )
             if best is not None and best < place:
                 self._say("I16", event.job_id, f"leased while {best[2]} waited before it")
 

@@ -293,11 +293,14 @@ def evolve(job: Job, event: JobEvent, at: Micros) -> Job | Misfit:
         case JobErased():
             if job.end is None:
                 return _misfit(event, job)
-            return replace(job, erased=True, version=job.version + 1)
+            # Now its payload's object is to go as well.
+            deleted = job.objects_deleted and job.request.payload_ref is None
+            return replace(job, erased=True, objects_deleted=deleted, version=job.version + 1)
         case ObjectsDeleted():
             if job.end is None:
                 return _misfit(event, job)
-            return replace(job, objects_deleted=True, version=job.version + 1)
+            deleted = job.withdrawn or job.erased
+            return replace(job, objects_deleted=deleted, version=job.version + 1)
         case StepQueued():
             return _step_of_flow(job, event, Blocked, phase=Pending(event.ready_at))
         case StepExpanded():

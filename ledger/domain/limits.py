@@ -2,13 +2,14 @@
 the leases on record, and who waits for one to be free.
 
 A limit is a list of pointers into the request; jobs for which each of them finds the same value
-share it. A pointer that finds nothing never matches: such a job is under no limit.
+share it. A pointer that finds nothing never matches: such a job is under no limit, unless the limit
+says that it counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heappop, heappush
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import msgspec
@@ -19,33 +20,27 @@ from ledger.domain.commands import Limit
 from ledger.domain.events import JobRequested
 from ledger.domain.ids import JobId
 from ledger.domain.job import Job
+from ledger.domain.parked import Class, Parked
+from ledger.domain.parked import Key as Key
 from ledger.domain.pointers import point
-from ledger.domain.ready import Place
-from ledger.domain.steps import Pending, held_lease
+from ledger.domain.ready import IsReady, Place
+from ledger.domain.steps import held_lease
 
-Key = tuple[str, int, bytes]
-"""(type, or "" for the queue's own; number of the limit there; the values, canonical)."""
-Waiting = tuple[int, Place, str]
-"""(priority, place, worker type): lower is sooner."""
-Heaps = dict[str, list[Waiting]]
-"""By worker type: those of one may be all that a runtime can take."""
+_ordered = msgspec.json.Encoder(order="deterministic")
 
 
 class Limits:
-    """Of one queue. A job that cannot be leased for one leaves its lane and waits here, so that
-    nobody looks at it again before a lease under that limit ends."""
+    """Of one queue. A job that cannot be leased for one leaves its lane and is parked here."""
 
-    __slots__ = ("_by_type", "_keys", "_max", "_waiting", "holders", "parked")
+    __slots__ = ("_by_type", "_keys", "_max", "_parked", "holders")
 
-    def __init__(self) -> None:
+    def __init__(self, is_live: IsReady) -> None:
+        """`is_live`: whether the job at a place could be leased, but for limits."""
         self._by_type: dict[str, tuple[Limit, ...]] = {}
         self._max: dict[tuple[str, int], int] = {}
         self._keys: dict[JobId, tuple[Key, ...]] = {}
         self.holders: dict[Key, set[Place]] = {}
-        self._waiting: dict[Key, Heaps] = {}
-        """With places that are dead by now: those are not `parked`."""
-        self.parked: set[Place] = set()
-        """Places of jobs that wait here."""
+        self._parked = Parked(is_live, self._full_of)
 
     def __bool__(self) -> bool:
         return bool(self._by_type)
@@ -67,15 +62,11 @@ class Limits:
         }
         return True
 
-    def reset(self) -> list[Waiting]:
-        """Forgets what is derived; all who waited."""
-        heaps = [heap for by_type in self._waiting.values() for heap in by_type.values()]
-        waiting = [one for heap in heaps for one in heap]
+    def reset(self) -> list[tuple[str, int, Place]]:
+        """Forgets what is derived; all who waited: (worker type, priority, place)."""
         self._keys.clear()
         self.holders.clear()
-        self._waiting.clear()
-        self.parked.clear()
-        return waiting
+        return self._parked.reset()
 
     def max_of(self, key: Key) -> int:
         return self._max[key[0], key[1]]
@@ -101,31 +92,43 @@ class Limits:
     # --- Who may be leased -----------------------------------------------------------------------
     def full(self, job: Job, more: Counter[Key] | None = None) -> Key | None:
         """The limit that keeps the job from being leased; `more`: leases about to be recorded."""
-        for key in self.keys(job):
-            held = len(self.holders.get(key, ())) + (more[key] if more else 0)
-            if held >= self.max_of(key):
-                return key
-        return None
+        return self._full_of(self.keys(job), more)
 
     def is_recorded(self, key: Key) -> bool:
         """Whether the limit is reached by the leases on record alone."""
         return len(self.holders.get(key, ())) >= self.max_of(key)
 
-    def park(self, key: Key, priority: int, place: Place, worker_type: str) -> None:
-        """The job waits until a lease under that limit ends."""
-        if place not in self.parked:
-            self.parked.add(place)
-            heaps = self._waiting.setdefault(key, {})
-            heappush(heaps.setdefault(worker_type, []), (priority, place, worker_type))
+    def park(self, key: Key, job: Job, worker_type: str, place: Place) -> None:
+        """The job waits until there is room under that limit."""
+        self._parked.add((worker_type, self.keys(job)), job.request.priority, place, key)
+
+    def is_parked(self, place: Place) -> bool:
+        return place in self._parked.places
+
+    def waiting(self, types: Iterable[str], more: Counter[Key]) -> Generator[Place, None, None]:
+        """Parked jobs that may be leased now, beside those in `more`, the best first."""
+
+        def may_be_leased(of: Class) -> bool:
+            return self._full_of(of[1], more) is None
+
+        yield from self._parked.best(types, may_be_leased)
+
+    def clean(self) -> None:
+        self._parked.clean()
+
+    def _full_of(self, keys: tuple[Key, ...], more: Counter[Key] | None = None) -> Key | None:
+        for key in keys:
+            held = len(self.holders.get(key, ())) + (more[key] if more else 0)
+            if held >= self.max_of(key):
+                return key
+        return None
 
     # --- Leases that begin and end ---------------------------------------------------------------
-    def moved(self, before: Job, after: Job) -> list[Waiting]:
-        """The job has changed. Those who may take their places in their lanes again."""
+    def moved(self, before: Job, after: Job) -> None:
+        """The job has changed."""
         keys = self.keys(after)
-        if not keys:
-            return []
-        if self.parked:
-            self.parked -= _pending(before) - _pending(after)
+        if after.end is not None:
+            self._keys.pop(after.id, None)
         had, has = _held(before), _held(after)
         for key in keys:
             holders = self.holders.setdefault(key, set())
@@ -133,42 +136,14 @@ class Limits:
             holders |= has
             if not holders:
                 del self.holders[key]
-        freed: list[Waiting] = []
-        # Also where one that had been told to take its place again did not: it ended, is cancelled
-        # or, in a flow, is done anew from before it.
-        if after.end is not None or not has or after.request.flow is not None:
-            for key in keys:
-                freed += self._free(key)
-        if after.end is not None:
-            self._keys.pop(after.id, None)
-        return freed
+            if not self.is_recorded(key):
+                self._parked.wake(key)
 
     def hold(self, job: Job) -> None:
         """A job whose leases were not counted yet."""
         for place in _held(job):
             for key in self.keys(job):
                 self.holders.setdefault(key, set()).add(place)
-
-    def _free(self, key: Key) -> list[Waiting]:
-        """As many of each worker type as there is room for: who comes for them is not known."""
-        heaps = self._waiting.get(key)
-        freed: list[Waiting] = []
-        room = self.max_of(key) - len(self.holders.get(key, ()))
-        if heaps is None or room <= 0:
-            return freed
-        for worker_type, heap in list(heaps.items()):
-            left = room
-            while heap and left:
-                waiting = heappop(heap)
-                if waiting[1] in self.parked:
-                    self.parked.discard(waiting[1])
-                    freed.append(waiting)
-                    left -= 1
-            if not heap:
-                del heaps[worker_type]
-        if not heaps:
-            del self._waiting[key]
-        return freed
 
 
 def value_of(asked: JobRequested, pointers: tuple[str, ...]) -> bytes | None:
@@ -182,14 +157,7 @@ def value_of(asked: JobRequested, pointers: tuple[str, ...]) -> bytes | None:
     try:
         return canonical(values)
     except ValueError:
-        return msgspec.json.encode(values)  # A number beyond what RFC 8785 can say.
-
-
-def _pending(job: Job) -> set[Place]:
-    if job.end is not None or job.cancel is not None:
-        return set()
-    order, job_id = job.order, job.id
-    return {(order, job_id, step.name) for step in job.steps if type(step.phase) is Pending}
+        return _ordered.encode(values)  # A number beyond what RFC 8785 can say.
 
 
 def _held(job: Job) -> set[Place]:

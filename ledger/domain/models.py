@@ -74,7 +74,8 @@ def delete(partition: Partition, command: DeleteModel) -> Decision:
 
 
 def template_of(model: Model) -> Template:
-    """The tenant is a label: a limit counts per tenant and model."""
+    """The tenant is a label: a limit counts per tenant and model, and those without one together.
+    A call that is tried again waits behind the others unless the model says otherwise."""
     limits: tuple[Limit, ...] = ()
     if model.max_concurrency is not None:
         limits = (Limit((f"/labels/{TENANT}",), model.max_concurrency),)

@@ -32,25 +32,32 @@ class Occurrences(Struct, frozen=True, gc=False):
 
 
 def due_occurrences(
-    cron: Cron, next_at: Micros | None, now: Micros, catch_up: CatchUp, limit: int
+    cron: Cron,
+    next_at: Micros | None,
+    now: Micros,
+    catch_up: CatchUp,
+    limit: int,
+    until: Micros | None = None,
 ) -> Occurrences:
     """What has become due since `next_at`, the recorded time of the next occurrence.
 
     One that is at most `LATE_MICROS_MAX` late is no miss and fires under every policy. Of the
     missed ones `none` fires none, `last` the newest, `all` each. At most `limit` (one or more) are
-    fired; called again at the same `now`, it goes on.
+    fired; called again at the same `now`, it goes on. With `until` only what is due by then counts.
 
     `next_at` fires even if the expression does not have it: it was recorded, and the zone's rules
     may have changed since.
     """
-    if next_at is None or next_at > now:
+    until = now if until is None else until
+    if next_at is None or next_at > until:
         return Occurrences((), 0, next_at, False)
-    first, skipped = _after_the_missed(cron, next_at, Micros(now - LATE_MICROS_MAX), catch_up)
-    if first is None or first > now:
+    in_time_from = Micros(min(now - LATE_MICROS_MAX, until + 1))
+    first, skipped = _after_the_missed(cron, next_at, in_time_from, catch_up)
+    if first is None or first > until:
         return Occurrences((), skipped, first, False)
-    fire = (first, *cron.between(first, now, limit - 1))
+    fire = (first, *cron.between(first, until, limit - 1))
     following = cron.next_after(fire[-1])
-    return Occurrences(fire, skipped, following, following is not None and following <= now)
+    return Occurrences(fire, skipped, following, following is not None and following <= until)
 
 
 def _after_the_missed(

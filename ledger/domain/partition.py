@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
+from heapq import merge
 
 from ledger.domain import deadlines
-from ledger.domain.commands import Limit, ProgressSaid
+from ledger.domain.commands import Limit, ProgressSaid, RequestJob
 from ledger.domain.dedupe import Dedupe
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
@@ -58,7 +60,7 @@ from ledger.domain.job import (
     status,
     worker_type_of,
 )
-from ledger.domain.limits import Key
+from ledger.domain.limits import Limits
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -143,7 +145,8 @@ class Partition:
         """Begins it if there is none: for what is told or kept, not for what is only asked."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, Ready(self._is_ready))
+            limits = Limits(self._could_be_leased)
+            queue = self.queues[name] = Queue(name, Ready(self._is_ready), limits)
         return queue
 
     def next_ready(self, queue: QueueName, types: tuple[str, ...]) -> Job | None:
@@ -161,9 +164,9 @@ class Partition:
         found: list[tuple[Job, Step]] = []
         if known is None or many < 1 or known.paused is not None:
             return found
-        taken, limits = self.taken, known.limits
-        more: Counter[Key] = Counter()
-        passed = 0
+        if known.limits:
+            return self._best_under_limits(known, types, many)
+        taken = self.taken
         for place in known.ready.best(types):
             _, job_id, name = place
             if (job_id, name) in taken:
@@ -171,21 +174,43 @@ class Partition:
             job = self.jobs[job_id]
             step = job.steps[0] if job.request.flow is None else _step(job, name)
             assert step is not None  # It is ready, so it is there.
-            if limits:
-                full = limits.full(job, more)
-                if full is not None:
-                    if limits.is_recorded(full):
-                        worker_type = worker_type_of(job, step)
-                        limits.park(full, job.request.priority, place, worker_type)
-                    passed += 1
-                    if passed == PASSED_MAX and found:
-                        break
-                    continue
-                more.update(limits.keys(job))
             found.append((job, step))
             if len(found) == many:
                 break
         return found
+
+    def _best_under_limits(
+        self, queue: Queue, types: tuple[str, ...], many: int
+    ) -> list[tuple[Job, Step]]:
+        """Who cannot be leased is parked at first sight."""
+        limits, jobs = queue.limits, self.jobs
+        found: list[tuple[Job, Step]] = []
+        more = Counter(
+            key for job_id, _ in self.taken if job_id in jobs for key in limits.keys(jobs[job_id])
+        )
+        passed = 0
+        with closing(limits.waiting(types, more)) as parked:
+            for place in merge(queue.ready.best(types), parked, key=self._rank):
+                _, job_id, name = place
+                job = jobs[job_id]
+                step = _step(job, name)
+                if step is None or (job_id, name) in self.taken:
+                    continue
+                full = limits.full(job, more)
+                if full is None:
+                    more.update(limits.keys(job))
+                    found.append((job, step))
+                elif limits.is_recorded(full):
+                    limits.park(full, job, worker_type_of(job, step), place)
+                else:
+                    passed += 1
+                if len(found) == many or (found and passed >= PASSED_MAX):
+                    break
+        limits.clean()
+        return found
+
+    def _rank(self, place: Place) -> tuple[int, Place]:
+        return self.jobs[place[1]].request.priority, place
 
     def deferred_word(self, job_id: JobId, fence: Fence) -> ProgressSaid | None:
         kept = self.deferred.get(job_id)
@@ -369,13 +394,10 @@ class Partition:
                 fits = self.operations.apply(event)
             case Unknown():
                 self._keep_unknown(event)
-            case (
-                RequestForwarded()
-                | CommandDuplicated()
-                | CommandsConsumed()
-                | InputQuarantined()
-                | InputLost()
-            ):
+            case CommandDuplicated():
+                if event.key_digest is not None and event.job_id is not None:
+                    self._hold_key(event, event.job_id, at)
+            case RequestForwarded() | CommandsConsumed() | InputQuarantined() | InputLost():
                 pass  # Of what the intakes held, not of what the partition holds.
             case _:
                 fits = False
@@ -390,7 +412,7 @@ class Partition:
         self.order = max(self.order, event.order)
         self.open_bytes += size_of(job)
         if event.key_digest is not None:
-            self._hold_key(event, at)
+            self._hold_key(event, job_id, at)
         queue = self.queue(event.queue)
         if event.template_version is not None:
             queue.pin(event.type, event.template_version)
@@ -416,8 +438,7 @@ class Partition:
                 self._replace_steps(before, after, at)
             self._arm(after, at)
         if queue.limits:
-            for priority, place, worker_type in queue.limits.moved(before, after):
-                queue.ready.add(worker_type, priority, place)
+            queue.limits.moved(before, after)
 
     def _replace_step(self, was: Step, after: Job, step: Step, at: Micros) -> None:
         """Of a plain job, as most are."""
@@ -454,7 +475,7 @@ class Partition:
         if asked.template_version is not None:
             self.queue(asked.queue).unpin(asked.type, asked.template_version)
 
-    def _hold_key(self, event: JobRequested, at: Micros) -> None:
+    def _hold_key(self, event: JobRequested | CommandDuplicated, job_id: JobId, at: Micros) -> None:
         try:
             digest = bytes.fromhex(event.key_digest or "")
             content = bytes.fromhex(event.content_digest or "")
@@ -462,7 +483,7 @@ class Partition:
             self.misfits += 1  # No rule of this version writes such digests.
             return
         until = at if event.key_until is None else event.key_until
-        self.keys.add(KeyHolder(digest, event.job_id, content, until), at)
+        self.keys.add(KeyHolder(digest, job_id, content, until), at)
 
     def _note_refusal(self, event: CommandRejected, at: Micros) -> None:
         refused = self.refused_at
@@ -505,22 +526,27 @@ class Partition:
                 place = (job.order, job_id, step.name)
                 self.queue(asked.queue).ready.add(worker_type_of(job, step), asked.priority, place)
 
-    def _is_ready(self, place: Place) -> bool:
+    def _could_be_leased(self, place: Place) -> bool:
+        """But for limits."""
         order, job_id, name = place
         job = self.jobs.get(job_id)
         if job is None or job.order != order:
             return False
         step = job.steps[0] if job.request.flow is None else _step(job, name)
         phase = step.phase if step is not None else None
-        if type(phase) is not Pending or phase.ready_at > self.now or job.cancel is not None:
+        return type(phase) is Pending and phase.ready_at <= self.now and job.cancel is None
+
+    def _is_ready(self, place: Place) -> bool:
+        if not self._could_be_leased(place):
             return False
-        return place not in self.queues[job.request.queue].limits.parked
+        limits = self.queues[self.jobs[place[1]].request.queue].limits
+        return not limits or not limits.is_parked(place)
 
     def _declare(self, queue: Queue, job_type: str, limits: tuple[Limit, ...]) -> None:
         """Limits are always the newest ones: a change is of effect on all that wait, at once."""
         if not queue.limits.declare(job_type, limits):
             return
-        for priority, place, worker_type in queue.limits.reset():
+        for worker_type, priority, place in queue.limits.reset():
             queue.ready.add(worker_type, priority, place)
         for job in self.jobs.values():
             if job.request.queue == queue.name:
@@ -563,7 +589,9 @@ def _is_pending(job: Job) -> bool:
 
 def refusal_key(event: CommandRejected) -> tuple[str, ...]:
     """Equal refusals have equal keys: of one command type, on one job or by one runtime, for one
-    reason; a refusal that names neither is its command's own."""
-    if event.job_id is None and event.runtime_id is None:
+    reason. A refusal that names neither is its command's own; so is that of a request, whose job is
+    another's."""
+    named = event.job_id is not None or event.runtime_id is not None
+    if not named or event.command_type == RequestJob.TYPE:
         return (event.command_type, event.code, event.command_id)
     return (event.command_type, event.code, event.job_id or "", event.runtime_id or "")

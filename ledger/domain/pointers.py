@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +34,7 @@ def point(request: RequestJob | JobRequested, pointer: str) -> Any:
     field, *rest = parts(pointer)
     if field == "payload" and request.payload_ref is not None:
         brought = request.extract
-        found = msgspec.json.decode(brought) if isinstance(brought, Raw) else brought
+        found = _decoded(brought) if isinstance(brought, Raw) else brought
         return found.get(pointer, UNSET) if isinstance(found, dict) else UNSET
     found = getattr(request, field, None) if field in _FIELDS else None
     if found is None:
@@ -41,10 +42,18 @@ def point(request: RequestJob | JobRequested, pointer: str) -> Any:
     if type(found) is str and not rest:
         return found
     if isinstance(found, Raw):
-        found = msgspec.json.decode(found)
-    elif isinstance(found, Struct):
+        found = _decoded(found)
+    elif isinstance(found, Struct | datetime):
         found = msgspec.to_builtins(found)
     return find(found, rest)
+
+
+def _decoded(content: Raw) -> Any:
+    """UNSET for what is no JSON: only a log that others wrote has that."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return UNSET
 
 
 def find(value: Any, path: Sequence[str]) -> Any:

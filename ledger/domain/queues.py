@@ -58,7 +58,7 @@ class Queue:
         "templates",
     )
 
-    def __init__(self, name: QueueName, ready: Ready) -> None:
+    def __init__(self, name: QueueName, ready: Ready, limits: Limits) -> None:
         self.name = name
         self.ready = ready
         self.templates: dict[str, dict[int, Pinned]] = {}
@@ -71,9 +71,14 @@ class Queue:
         self.paused: Paused | None = None
         self.pending = 0
         """Jobs that wait to be leased, due or not."""
-        self.limits = Limits()
+        self.limits = limits
         self.schedules = Schedules()
         self.models: dict[str, Model] = {}
+
+    def is_used(self) -> bool:
+        """Whether it holds anything that was ever told of it, beside its jobs."""
+        told = (self.templates, self.pinned, self.sessions, self.is_put, self.paused, self.pending)
+        return any(told) or any((len(self.schedules), self.schedules.deleted, self.models))
 
     # --- Templates -------------------------------------------------------------------------------
     def template(self, job_type: str, version: int | None = None) -> Pinned | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
+from typing import Any, TypeVar
 
 from ledger.domain.ids import JobId, StepName
 
@@ -47,7 +48,7 @@ class Lane:
 
     def __iter__(self) -> Iterator[Place]:
         """In order, ready or not. Not to be changed meanwhile."""
-        return merge(self._first, _ascending(self._again)) if self._again else iter(self._first)
+        return merge(self._first, ascending(self._again)) if self._again else iter(self._first)
 
     def __len__(self) -> int:
         return len(self._first) + len(self._again)
@@ -109,7 +110,10 @@ class Ready:
         return list(lanes.items())
 
 
-def _ascending(heap: list[Place]) -> Iterator[Place]:
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def ascending(heap: list[T]) -> Iterator[T]:
     """A heap's items in order, without taking them out: the next is a child of one seen."""
     frontier = [(heap[0], 0)]
     while frontier:

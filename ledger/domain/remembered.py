@@ -9,7 +9,13 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ledger.domain.commands import DeclareInputLost, LockJob, RequestJob, RerunJob
+from ledger.domain.commands import (
+    DeclareInputLost,
+    LockJob,
+    RequestJob,
+    RerunJob,
+    RunSchedule,
+)
 from ledger.domain.entries import Entry
 from ledger.domain.events import (
     JOB_EVENTS,
@@ -25,6 +31,7 @@ from ledger.domain.events import (
     LeasesExtended,
     ObjectsDeleted,
     ResultWithdrawn,
+    ScheduleFired,
     TemplatePut,
 )
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros
@@ -235,7 +242,13 @@ class Outcomes:
 
 
 _CODES = frozenset(Rejection)
-_ONCE = (RequestJob.TYPE, RerunJob.TYPE, LockJob.TYPE, DeclareInputLost.TYPE)
+_ONCE = (
+    RequestJob.TYPE,
+    RerunJob.TYPE,
+    RunSchedule.TYPE,
+    LockJob.TYPE,
+    DeclareInputLost.TYPE,
+)
 """Commands whose refused copy might be accepted later."""
 
 
@@ -247,7 +260,9 @@ def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
             return Outcome("", at, first.job_id)
         case LeaseGranted(session=session) if session == NO_SESSION:
             return Outcome("", at, None, _grants(events))
-        case CommandDuplicated(command_type=RequestJob.TYPE, job_id=job_id) if job_id is not None:
+        case CommandDuplicated(command_type=kind, job_id=job_id) if kind in _ONCE and job_id:
+            return Outcome("", at, job_id)
+        case ScheduleFired(manual=True, job_id=job_id) if job_id is not None:
             return Outcome("", at, job_id)
         case InputLost():
             # It is read ahead of its turn, and then in its turn.
@@ -268,7 +283,7 @@ def _keyed_outcome(command_id: str, events: tuple[Event, ...], at: Micros) -> Ou
                 return Outcome(content, at, template_version=event.version)
             case BulkStarted():
                 return Outcome(content, at, operation_id=event.operation_id)
-            case CommandDuplicated():
+            case CommandDuplicated() | ScheduleFired():
                 return Outcome(content, at, event.job_id)
             case LeasesExtended(leases=(extension, *_)):
                 return Outcome(content, at, extension.job_id)

@@ -3,9 +3,6 @@ a cleaner finds what is due and asks; the rules say whether it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import assert_never
-
 from msgspec import Struct
 
 from ledger.domain.commands import Closing, CollectJob, ConfirmDeleted, WithdrawResult
@@ -20,7 +17,7 @@ from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job, objects_of, objects_to_delete, status
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
-from ledger.domain.remembered import Late, LateEvent
+from ledger.domain.remembered import Late
 from ledger.domain.steps import Status
 
 Decision = tuple[JobEvent, ...] | Rejected
@@ -89,27 +86,9 @@ def confirm_deleted(partition: Partition, command: ConfirmDeleted) -> Decision:
     return (ObjectsDeleted(command.job_id, command.keys),)
 
 
-def wrong_of_late(job: Job, event: LateEvent, at: Micros) -> Iterator[str]:
-    """What is wrong with such a fact on an ended job: nothing goes before its time, nor before it
-    was withdrawn (I19)."""
-    match event:
-        case JobCollected():
-            if job.end is not Status.SUCCEEDED:
-                yield f"collected, and {job.end}"
-        case ResultWithdrawn(why="expired"):
-            if job.result_expires_at is None or at < job.result_expires_at:
-                yield "withdrawn before its time"
-        case JobErased():
-            due = None if (ttl := job.request.failed_ttl_us) is None else _finished(job) + ttl
-            if job.end not in FAILED_FOR_GOOD or due is None or at < due:
-                yield "erased before its time"
-        case ObjectsDeleted(keys=keys):
-            if not set(objects_of(job)).isdisjoint(keys) and not objects_to_delete(job):
-                yield "objects deleted that were not withdrawn"
-        case ResultWithdrawn():
-            pass
-        case _:
-            assert_never(event)
+def are_in_use(job: Job, keys: tuple[str, ...]) -> bool:
+    """Whether somebody may still be given one of these objects of an ended job."""
+    return not set(objects_of(job)).isdisjoint(keys) and not objects_to_delete(job)
 
 
 def _finished(job: Job) -> Micros:

@@ -31,6 +31,10 @@ ScheduleEvent = (
 )
 
 
+DELETED_MAX = 1_000
+"""Deleted schedules whose last occurrence is remembered."""
+
+
 class Scheduled(Struct, frozen=True, gc=False):
     schedule: Schedule
     command_id: CommandId
@@ -45,10 +49,12 @@ class Scheduled(Struct, frozen=True, gc=False):
 
 
 class Schedules:
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "deleted")
 
     def __init__(self) -> None:
         self._held: dict[str, Scheduled] = {}
+        self.deleted: dict[str, Micros] = {}
+        """The last occurrence of those deleted lately."""
 
     def get(self, name: str) -> Scheduled | None:
         return self._held.get(name)
@@ -68,7 +74,7 @@ class Schedules:
             return False
         match event:
             case ScheduleDeleted():
-                del self._held[event.name]
+                self._delete(event.name, known)
                 return True
             case ScheduleEnabled():
                 schedule = replace(known.schedule, enabled=True)
@@ -95,6 +101,14 @@ class Schedules:
                 assert_never(event)
         self._held[event.name] = after
         return True
+
+    def _delete(self, name: str, known: Scheduled) -> None:
+        del self._held[name]
+        self.deleted.pop(name, None)
+        if known.last_nominal_at is not None:
+            self.deleted[name] = known.last_nominal_at
+        if len(self.deleted) > DELETED_MAX:
+            del self.deleted[next(iter(self.deleted))]
 
     def _put(self, event: SchedulePut, known: Scheduled | None) -> bool:
         schedule = decoded(event.schedule, Schedule)

@@ -38,12 +38,14 @@ from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.schedule_table import Scheduled
 from ledger.domain.wrong import Wrong
 
+Edit = PutSchedule | DeleteSchedule | EnableSchedule | DisableSchedule
+"""Before one is decided, the schedule's occurrences up to its append are fired."""
 Change = PutSchedule | DeleteSchedule | EnableSchedule | DisableSchedule | RunSchedule
 
 
 def change(partition: Partition, command: Change, asked: Asked, at: Micros) -> Decision:
-    """What an operator says of a schedule. Its occurrences up to the command's append have been
-    fired before; what comes after it follows the new word."""
+    """What an operator says of a schedule. What comes after an edit's append follows the new
+    word."""
     known = _known(partition, command.queue, command.name)
     if isinstance(command, PutSchedule):
         return _put(partition, command, known, asked, at)
@@ -64,24 +66,28 @@ def change(partition: Partition, command: Change, asked: Asked, at: Micros) -> D
             assert_never(command)
 
 
-def fire(partition: Partition, queue: QueueName, name: str, at: Micros) -> tuple[Event, ...]:
-    """What the first occurrence that is due at `at` comes to, one entry; the one after it may be
-    due, too. Nothing where nothing is due."""
+def fire(
+    partition: Partition, queue: QueueName, name: str, until: Micros, now: Micros
+) -> tuple[Event, ...]:
+    """What the first occurrence that is due at `until` comes to, one entry; the one after it may be
+    due, too. Nothing where nothing is due. How late it is, and what becomes of it, is told by
+    `now`, the instant of the entry."""
     known = _known(partition, queue, name)
-    if known is None or known.next_at is None or known.next_at > at:
+    if known is None or known.next_at is None or known.next_at > until:
         return ()
     times = parsed(known.schedule.cron, known.schedule.timezone)
     if isinstance(times, Wrong):
         return (ScheduleStopped(queue, name, times.message),)
-    due = occurrences.due_occurrences(times, known.next_at, at, known.schedule.catch_up, limit=1)
+    catch_up = known.schedule.catch_up
+    due = occurrences.due_occurrences(times, known.next_at, now, catch_up, limit=1, until=until)
     if not due.fire:
-        until = Micros(at + 1) if due.next_at is None else min(due.next_at, Micros(at + 1))
-        return (ScheduleSkipped(queue, name, due.skipped, known.next_at, until, due.next_at),)
+        end = Micros(until + 1) if due.next_at is None else min(due.next_at, Micros(until + 1))
+        return (ScheduleSkipped(queue, name, due.skipped, known.next_at, end, due.next_at),)
     nominal = due.fire[0]
     entry: tuple[Event, ...] = ()
     if due.skipped:
         entry = (ScheduleSkipped(queue, name, due.skipped, known.next_at, nominal, nominal),)
-    return (*entry, *_occurrence(partition, queue, name, known, nominal, due.next_at, at))
+    return (*entry, *_occurrence(partition, queue, name, known, nominal, due.next_at, now))
 
 
 def _occurrence(
@@ -136,7 +142,9 @@ def _put(
         return not_schedulable(schedule.type)
     if known is not None and known.stopped is None and _same(known.schedule, schedule):
         return Decided()
-    next_at = times.next_after(_since(known, asked, at)) if schedule.enabled else None
+    fired_at = None if known is not None else _deleted(partition, command.queue, command.name)
+    since = max(_since(known, asked, at), fired_at or 0)
+    next_at = times.next_after(Micros(since)) if schedule.enabled else None
     content = Raw(msgspec.json.encode(schedule))
     put = SchedulePut(command.queue, command.name, content, asked.command_id, next_at)
     return Decided((put,), created=known is None)
@@ -167,6 +175,8 @@ def _run(
     partition: Partition, command: RunSchedule, known: Scheduled, asked: Asked, at: Micros
 ) -> Decision:
     """By hand: beside the occurrences, also of a disabled one."""
+    if too_old := admission.expired(asked, partition.bounds.commands_us):
+        return too_old
     decided = _request(partition, command.queue, command.name, known, asked.command_id, at, born=at)
     if isinstance(decided, Rejected):
         return decided
@@ -181,6 +191,13 @@ def _since(known: Scheduled | None, asked: Asked, at: Micros) -> Micros:
     appended = min(asked.appended_at or at, at)
     last = None if known is None else known.last_nominal_at
     return appended if last is None else max(appended, last)
+
+
+def _deleted(partition: Partition, queue: QueueName, name: str) -> Micros | None:
+    """The last occurrence of a schedule of that name that is no more: it may have been deleted and
+    put again before its owner read of either."""
+    its = partition.queues.get(queue)
+    return its.schedules.deleted.get(name) if its is not None else None
 
 
 def is_schedulable(partition: Partition, queue: QueueName, job_type: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET
 
 from ledger.domain import schemas
+from ledger.domain.canonical import canonical
 from ledger.domain.commands import PutTemplate, RequestJob, Template
 from ledger.domain.decisions import Decided, Decision
 from ledger.domain.events import TemplatePut
@@ -38,11 +37,15 @@ def put(partition: Partition, command: PutTemplate) -> Decision:
     return Decided((put,), template_version=version, created=newest is None)
 
 
-def _content(template: Template) -> Any:
+def _content(template: Template) -> bytes:
     """The JSON value that a reader sees: neither how a schema was written (spaces, order of keys)
     nor what is said as the default makes another template."""
     shown = template_view(QueueName(""), "", 0, template)
-    return msgspec.json.decode(msgspec.json.encode(shown))
+    value = msgspec.json.decode(msgspec.json.encode(shown))
+    try:
+        return canonical(value)
+    except ValueError:  # A schema may hold a number beyond what RFC 8785 can say.
+        return msgspec.json.encode(value, order="deterministic")
 
 
 def _wrong(template: Template) -> Rejected | None:

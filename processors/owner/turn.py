@@ -23,7 +23,6 @@ from ledger.domain.commands import (
     Heartbeat,
     Report,
     ReportProgress,
-    RequestJob,
     RerunJob,
 )
 from ledger.domain.decide import Decided, decide, decided_before, defer, due
@@ -50,6 +49,7 @@ from ledger.domain.intakes import Missing, declare_lost
 from ledger.domain.leases import take_back
 from ledger.domain.partition import KEYED, Partition, refusal_key
 from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.schedules import Edit
 from ledger.log.command_codec import Misshapen
 from ledger.log.replies import Reply
 from processors.owner import answers
@@ -60,8 +60,8 @@ REFUSAL_PERIOD_US = 60 * SECOND
 """Equal refusals are recorded once, then at most once in this time with their count."""
 WORDS_MAX = 250
 """Of a report in one entry; a longer one is recorded in several, its offset by the last."""
-SCHEDULES_MAX = 1_000
-"""Occurrences that are fired before a command, at most; the others are in the next turn."""
+OCCURRENCES_MAX = 10_000
+"""Of one schedule that are fired before an edit of it, at most: it gives up the others."""
 UNRECORDED = (Beat, Heartbeat, ReportProgress, Claim)
 """Commands that may change nothing and leave no entry of their own."""
 
@@ -140,10 +140,10 @@ class Turn:
 
     # --- What was read ---------------------------------------------------------------------------
     def read_command(self, asked: Asked) -> None:
-        # So that an edit of a schedule neither loses an occurrence nor invents one.
-        self.schedules(min(asked.appended_at, self.at), SCHEDULES_MAX)
-        self._commands = asked.offset + 1
         command = asked.command
+        if isinstance(command, Edit):
+            self._before_edit(command, min(asked.appended_at, self.at))
+        self._commands = asked.offset + 1
         match command:
             case Report() if len(command.reports) > WORDS_MAX:
                 self._long_report(asked, command)
@@ -256,12 +256,20 @@ class Turn:
         fired = 0
         while fired < many and (due := timers.next_due()) is not None and due <= at:
             for queue, name in timers.pop(at, many - fired):
-                events = schedules.fire(self.partition, queue, name, at)
+                events = schedules.fire(self.partition, queue, name, at, self.at)
                 if events:
                     self._append(events, TIMER, OWNER)
                 self.partition.arm_schedule(queue, name)
                 fired += 1
         return fired
+
+    def _before_edit(self, edit: Edit, until: Micros) -> None:
+        """So that it neither loses an occurrence nor invents one."""
+        for _ in range(OCCURRENCES_MAX):
+            events = schedules.fire(self.partition, edit.queue, edit.name, until, self.at)
+            if not events:
+                return
+            self._append(events, TIMER, OWNER)
 
     def _take_back(self, asked_at: Micros, many: int) -> None:
         """Release what claims were granted and no gateway confirmed."""
@@ -523,7 +531,7 @@ class Turn:
             detail=refused.detail[:2048],
             job_status=refused.job_status,
             pointer=refused.pointer,
-            job_id=job_id if not isinstance(command, RequestJob) else None,
+            job_id=job_id,
             runtime_id=getattr(command, "runtime_id", None),
         )
         again = self._suppressed.pop(refusal_key(event), 0) if not self._is_recent(event) else 0

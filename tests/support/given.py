@@ -26,6 +26,7 @@ from ledger.domain.invariants import Invariants
 from ledger.domain.job import Job
 from ledger.domain.partition import Bounds, Partition
 from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.schedules import Edit, fire
 from tests.support.builders import JOB, QUEUE, Fact
 from tests.support.clock import Clock, Pause
 
@@ -94,6 +95,7 @@ class Owner:
 
     def hear(self, asked: Asked) -> Decision:
         """Decide, and record the outcome as the owner does: facts, a duplicate, or a refusal."""
+        self.before(asked)
         decision = decide(self.partition, asked, self.clock.now)
         self.record(asked, decision)
         return decision
@@ -125,6 +127,29 @@ class Owner:
             said += events
             if not events:
                 partition.rearm(job, now)
+        return tuple(said)
+
+    def fire_schedules(self) -> tuple[Event, ...]:
+        """All occurrences that have fallen due."""
+        partition, now = self.partition, self.clock.now
+        said: list[Event] = []
+        while (due := partition.schedule_timers.next_due()) is not None and due <= now:
+            for queue, name in partition.schedule_timers.pop(now, TIMERS_MAX):
+                said += self._fire_schedule(queue, name, now)
+        return tuple(said)
+
+    def before(self, asked: Asked) -> tuple[Event, ...]:
+        """What is to be recorded before a command is decided: the occurrences up to an edit."""
+        command = asked.command
+        if not isinstance(command, Edit):
+            return ()
+        return self._fire_schedule(command.queue, command.name, asked.appended_at)
+
+    def _fire_schedule(self, queue: QueueName, name: str, until: Micros) -> tuple[Event, ...]:
+        said: list[Event] = []
+        while events := fire(self.partition, queue, name, until, self.clock.now):
+            self.append(*events)
+            said += events
         return tuple(said)
 
     def assign(

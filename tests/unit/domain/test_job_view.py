@@ -183,7 +183,7 @@ def test_a_job_that_is_cancelled_shows_who_asked_and_why() -> None:
 
 
 def test_a_collected_job_shows_until_when() -> None:
-    history = (requested(), leased(), succeeded())
+    history = (requested(result_ttl_us=60_000_000), leased(), succeeded())
     job = seen(*history, after(1), JobCollected(JOB, instant(61)))
     assert job["collected_at"] == "2026-03-01T12:00:01.000Z"
     assert job["result_expires_at"] == "2026-03-01T12:01:01.000Z"

@@ -60,6 +60,7 @@ OUTPUT = Ref(output_key(JOB, LABELS, Fence(1)), 70_000, SHA)
 
 
 def asked(**fields: Any) -> Fact:
+    fields = {"result_ttl_us": 9 * SECOND, **fields}
     return requested(labels=LABELS, payload_ref=PAYLOAD, **fields)
 
 
