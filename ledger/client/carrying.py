@@ -90,7 +90,7 @@ class Carrier:
         key = payload_key(QueueName(str(body["queue"])), body.get("labels") or {}, command_id)
         moved = {name: value for name, value in body.items() if name != "payload"}
         return moved | {
-            "payload_ref": msgspec.to_builtins(await self._put(key, data)),
+            "payload_ref": msgspec.to_builtins(await self.put(key, data)),
             "payload_hash": content_hash,
             "extract": extract,
             "checked_against": in_force.version,
@@ -104,19 +104,19 @@ class Carrier:
         """A payload for the rerun `by`, as an owner told of it. Raises `StoreFailed`."""
         old = msgspec.json.decode(told, type=ToCopy)
         key = payload_key(old.queue, old.labels, by)
-        return await self._put(key, await self._get(old.payload_ref))
+        return await self.put(key, await self.get(old.payload_ref))
 
     # --- Jobs ------------------------------------------------------------------------------------
     async def payload_of(self, brief: Brief) -> Any:
         """Raises `StoreFailed`."""
         assert brief.payload_ref is not None
-        return msgspec.json.decode(await self._get(brief.payload_ref))
+        return msgspec.json.decode(await self.get(brief.payload_ref))
 
     async def inputs_of(self, brief: Brief) -> dict[str, Any]:
         """All of them, wherever they lie. Raises `StoreFailed`."""
         inputs = {name: msgspec.json.decode(output) for name, output in brief.inputs.items()}
         for name, ref in brief.input_refs.items():
-            value = msgspec.json.decode(await self._get(ref))
+            value = msgspec.json.decode(await self.get(ref))
             if instance := _INSTANCE.fullmatch(name):
                 inputs[instance[1]][int(instance[2])] = value
             else:
@@ -132,7 +132,7 @@ class Carrier:
         extract: dict[str, Any] = {}
         if brief.watched:
             extract = extract_of_output(orjson.loads(data), brief.watched)
-        ref = await self._put(output_key(job_id, brief.labels, fence), data)
+        ref = await self.put(output_key(job_id, brief.labels, fence), data)
         reach("runtime.after_upload")
         return ref, extract
 
@@ -144,11 +144,13 @@ class Carrier:
             detail = f"{what} takes {len(data)} bytes; {self._bytes_max} fit"
             raise Refused("PAYLOAD_TOO_LARGE", detail, command_id=command_id, pointer=pointer)
 
-    async def _put(self, key: str, data: bytes) -> Ref:
+    async def put(self, key: str, data: bytes) -> Ref:
+        """Raises `StoreFailed`."""
         digest = await asyncio.to_thread(lambda: sha256(data).hexdigest())
         return await _tried(lambda: self._store.put(key, data, sha256=digest, size=len(data)))
 
-    async def _get(self, ref: Ref) -> bytes:
+    async def get(self, ref: Ref) -> bytes:
+        """Raises `StoreFailed`."""
         return await _tried(lambda: self._store.get(ref))
 
 

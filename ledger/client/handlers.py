@@ -82,9 +82,12 @@ class Handlers:
         say: Say,
         failed: Callable[[BaseException], None],
         carrier: Carrier | None = None,
+        fetches: bool = True,
     ) -> None:
-        """`failed` is told what is no failure of a job but one of ours."""
+        """`failed` is told what is no failure of a job but one of ours. `fetches`: what lies in the
+        object store is there when a handler is called."""
         self._carrier = carrier
+        self._fetches = fetches
         self._handlers: dict[str, tuple[Handler, bool]] = {}
         for job_type, handler in handlers.items():
             self.add(job_type, handler)
@@ -253,7 +256,7 @@ class Handlers:
         held.entered = True
         word: Ending | None
         try:
-            if held.job.payload_ref is not None or held.job.input_refs:
+            if self._fetches and (held.job.payload_ref is not None or held.job.input_refs):
                 await self._fetch(run)
             reach("runtime.before_call")
             output = await run.handler(run.context)  # type: ignore[misc]
@@ -323,7 +326,7 @@ class Handlers:
         held.entered = True
         word: Ending | None
         try:
-            if held.job.payload_ref is not None or held.job.input_refs:
+            if self._fetches and (held.job.payload_ref is not None or held.job.input_refs):
                 self._in_loop(self._fetch(run))
             reach("runtime.before_call")
             output = run.handler(run.context)

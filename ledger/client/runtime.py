@@ -76,9 +76,12 @@ class Runtime:
         partitions: int | None = None,
         prefix: str = "",
         objects: ObjectStore | None = None,
+        fetches: bool = True,
     ) -> None:
         """`objects`: where payloads, inputs and outputs lie that are too large for the log, see
-        docs/objects.md; the caller closes it."""
+        docs/objects.md; the caller closes it. `fetches` False: handlers fetch by themselves what
+        lies there, by `ctx.payload_ref` and `ctx.input_refs`."""
+        self._fetches = fetches
         self._carrier = None if objects is None else Carrier(objects)
         self.id = _checked(id, commands.Runtime, "runtime id")
         queues = (queue,) if isinstance(queue, str) else tuple(dict.fromkeys(queue))
@@ -172,6 +175,7 @@ class Runtime:
             say=link.said,
             failed=self._fail,
             carrier=self._carrier,
+            fetches=self._fetches,
         )
         self._running = handlers
         link.start()

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
 from typing import TypeVar, final
 
 from ledger.client import Context, JobCancelled, JobFailure, StoredOutput
+from ledger.client.carrying import Carrier
+from ledger.client.endings import of_store
+from ledger.client.errors import StoreFailed
 from ledger.domain.commands import Model
 from ledger.domain.events import Ref
 from ledger.domain.object_keys import output_key
-from ledger.objects import ObjectDamaged, ObjectNotFound, ObjectStore, StoreUnavailable
 from ledger.sealing.api_keys import open_api_key
 from ledger.sealing.forward_headers import open_headers
 from ledger.sealing.keyring import Keyring
@@ -27,10 +28,6 @@ from processors.model_calls.model_request import Target
 from processors.model_calls.outcomes import INVALID_CREDENTIAL, Answer, CallFailed
 
 MODEL_NOT_FOUND = "MODEL_NOT_FOUND"
-PAYLOAD_LOST = "PAYLOAD_LOST"
-STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
-STORE_PAUSES_SECONDS = (0.1, 0.5, 2.0)
-"""Between attempts to reach the object store, within what an attempt has beyond the call."""
 
 T = TypeVar("T")
 FindModel = Callable[[str], Awaitable[Model | None]]
@@ -41,11 +38,11 @@ class ModelCalls:
     """`call` is the handler of every model's jobs."""
 
     def __init__(
-        self, find: FindModel, caller: ModelCaller, store: ObjectStore, keyring: Keyring | None
+        self, find: FindModel, caller: ModelCaller, carrier: Carrier, keyring: Keyring | None
     ) -> None:
         self._find = find
         self._caller = caller
-        self._store = store
+        self._carrier = carrier
         self._keyring = keyring
         self.under_way = 0
         self.answered = 0
@@ -124,20 +121,20 @@ class ModelCalls:
         return self._keyring
 
     async def _payload(self, ctx: Context) -> bytes:
-        ref = ctx.payload_ref
-        if ref is None:
+        if ctx.payload_ref is None:
             return ctx.payload_json
         try:
-            return await _patiently(lambda: self._store.get(ref))
-        except (ObjectNotFound, ObjectDamaged) as error:
-            raise JobFailure(PAYLOAD_LOST, str(error), retryable=False) from None
+            return await self._carrier.get(ctx.payload_ref)
+        except StoreFailed as failed:
+            raise of_store(failed) from None
 
     # --- What comes back -------------------------------------------------------------------------
     async def _stored(self, ctx: Context, answer: Answer) -> Ref:
-        body = answer.body
         key = output_key(ctx.job_id, ctx.labels, ctx.fence, _file_name(answer.content_type))
-        digest = await asyncio.to_thread(lambda: sha256(body).hexdigest())
-        return await _patiently(lambda: self._store.put(key, body, sha256=digest, size=len(body)))
+        try:
+            return await self._carrier.put(key, answer.body)
+        except StoreFailed as failed:
+            raise of_store(failed) from None
 
 
 def _unopened(what: str, error: SealingError) -> JobFailure:
@@ -164,17 +161,3 @@ async def _unless_cancelled(ctx: Context, call: Awaitable[T]) -> T:
         calling.cancel()
         stopping.cancel()
         await asyncio.wait((calling, stopping))
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """A store that is away for a moment must not cost a call that was made."""
-    for pause in STORE_PAUSES_SECONDS:
-        try:
-            return await ask()
-        except StoreUnavailable:
-            await asyncio.sleep(pause)
-    try:
-        return await ask()
-    except StoreUnavailable:
-        detail = "the object store does not answer"
-        raise JobFailure(STORE_UNAVAILABLE, detail, retryable=True) from None

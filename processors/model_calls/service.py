@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from ledger.client import Connection, LogUnavailable, Runtime
+from ledger.client.carrying import Carrier
 from ledger.client.command_ids import new_session
 from ledger.client.runtime import TYPES_MAX
 from ledger.domain.commands import Model
@@ -19,7 +20,7 @@ from ledger.domain.ids import MODELS_QUEUE
 from ledger.log.offsets import Offsets
 from ledger.log.partitions import partition_of
 from ledger.log.topics import Topics
-from ledger.objects import ObjectStore, open_store
+from ledger.objects import open_store
 from ledger.sealing.api_keys import open_api_key
 from ledger.sealing.keyring import Keyring
 from ledger.sealing.sealed import SealingError
@@ -113,8 +114,8 @@ class ModelCallsService:
                     follow_redirects_max=settings.redirects_max,
                 ),
             )
-            self._calls = ModelCalls(registry.find, caller, store, settings.keyring)
-            await self._serve(registry, self._calls, store, stop)
+            self._calls = ModelCalls(registry.find, caller, Carrier(store), settings.keyring)
+            await self._serve(registry, self._calls, stop)
 
     def health(self) -> dict[str, Any]:
         """`ready`: what there is to call can be called."""
@@ -131,10 +132,8 @@ class ModelCallsService:
             "codes": dict(calls.failed) if calls else {},
         }
 
-    async def _serve(
-        self, registry: Registry, calls: ModelCalls, store: ObjectStore, stop: asyncio.Event
-    ) -> None:
-        runtime = self._runtime = self._new_runtime(store)
+    async def _serve(self, registry: Registry, calls: ModelCalls, stop: asyncio.Event) -> None:
+        runtime = self._runtime = self._new_runtime()
         stopping = asyncio.ensure_future(stop.wait())
         waits_for: set[asyncio.Future[Any]] = {stopping}
         serving: asyncio.Task[None] | None = None
@@ -153,7 +152,7 @@ class ModelCallsService:
             if serving is not None:
                 await serving
 
-    def _new_runtime(self, store: ObjectStore) -> Runtime:
+    def _new_runtime(self) -> Runtime:
         settings = self._settings
         return Runtime(
             f"model-calls-{new_session()}",
@@ -164,7 +163,7 @@ class ModelCallsService:
             beat_seconds=settings.beat_seconds,
             partitions=settings.partitions,
             prefix=settings.topics.prefix,
-            objects=store,
+            fetches=False,  # Decoded, it could not be sent byte for byte.
         )
 
     async def _refresh(self, registry: Registry, runtime: Runtime, calls: ModelCalls) -> None:

@@ -12,7 +12,8 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ledger.client import Context, GiveBack, JobCancelled, JobFailure, StoredOutput
+from ledger.client import Context, GiveBack, JobCancelled, JobFailure, StoredOutput, carrying
+from ledger.client.carrying import Carrier
 from ledger.client.held import Held
 from ledger.domain.commands import Model
 from ledger.domain.events import Ref
@@ -22,7 +23,6 @@ from ledger.sealing.api_keys import context_of
 from ledger.sealing.forward_headers import seal_headers
 from ledger.sealing.keyring import Keyring, generate_key, keyring_from
 from ledger.sealing.sealed import seal
-from processors.model_calls import attempt
 from processors.model_calls.addresses import AllowList, Guard
 from processors.model_calls.attempt import ModelCalls
 from processors.model_calls.calling import Bounds, ModelCaller
@@ -67,7 +67,7 @@ class Bench:
             return self.model
 
         caller = ModelCaller(Guard(AllowList.of(["loopback"])), bounds=Bounds(bytes_max=100_000))
-        return ModelCalls(find, caller, self.store, self.keyring)
+        return ModelCalls(find, caller, Carrier(self.store), self.keyring)
 
     async def failure(self, ctx: Context) -> JobFailure:
         with pytest.raises(JobFailure) as caught:
@@ -134,7 +134,7 @@ async def test_a_payload_in_the_store_is_fetched(bench: Bench) -> None:
         await bench.calls().call(context(payload_ref=ref))
         assert model.received[0].body == data
         lost = await bench.failure(context(payload_ref=Ref("gone", 1, "ab" * 32)))
-    assert (lost.code, lost.retryable) == ("PAYLOAD_LOST", False)
+    assert (lost.code, lost.retryable) == ("OBJECT_LOST", False)
     assert len(model.received) == 1
 
 
@@ -232,14 +232,14 @@ class Flaky(FolderStore):
 async def test_an_answer_outlives_a_store_that_is_away_for_a_moment(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: int
 ) -> None:
-    monkeypatch.setattr(attempt, "STORE_PAUSES_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(carrying, "PAUSE_SECONDS", 0.0)
     bench.store = flaky = Flaky(tmp_path / "flaky")
     flaky.away = away
     async with scripted_model(always(answer(200, b"once"))) as model:
         bench.model = Model(base_url=model.url)
         if away == 99:
             failure = await bench.failure(context())
-            assert (failure.code, failure.retryable) == ("STORE_UNAVAILABLE", True)
+            assert (failure.code, failure.retryable) == ("OBJECT_UNAVAILABLE", True)
         else:
             output = await bench.calls().call(context())
             assert await flaky.get(output.ref) == b"once"
