@@ -358,7 +358,10 @@ def plainly(partition: Partition, queue: Queue, types: tuple[str, ...], many: in
 
 # --- Who waits for which limit -------------------------------------------------------------------
 wants = st.tuples(
-    st.sampled_from(TYPES), st.sampled_from("123"), st.sampled_from("mn"), st.sampled_from([0, 5])
+    st.sampled_from(TYPES),
+    st.sampled_from("123456"),
+    st.sampled_from("mno"),
+    st.sampled_from([0, 5]),
 )
 acts = st.one_of(
     wants.map(lambda want: ("request", *want)),
@@ -370,7 +373,7 @@ acts = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 2)),
+    st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(0, 2)),
     st.lists(acts, min_size=40, max_size=80),
 )
 def test_whoever_waits_for_a_limit_gets_its_turn(
