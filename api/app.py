@@ -28,6 +28,7 @@ from api import (
     queues,
     runtimes,
     schedules,
+    stats,
     templates,
 )
 from api.claims import Claims
@@ -54,6 +55,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *attempts.OPERATIONS,
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
+    *stats.OPERATIONS,
     *templates.OPERATIONS,
     *schedules.OPERATIONS,
     *models.OPERATIONS,

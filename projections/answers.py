@@ -153,6 +153,15 @@ class Rows(Struct, Generic[T], frozen=True, gc=False):
     """Of all partitions, in the items' own snapshot."""
 
 
+class Rate(Struct, frozen=True, gc=False):
+    """How many jobs came to an outcome in a minute."""
+
+    minute: Micros
+    """Its beginning."""
+    outcome: str
+    count: int
+
+
 class QueueState(Struct, frozen=True, gc=False):
     name: QueueName
     partition: int

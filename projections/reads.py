@@ -36,6 +36,7 @@ from projections.answers import (
     Operation,
     QueueHeld,
     QueueState,
+    Rate,
     Removable,
     Removal,
     Rows,
@@ -381,6 +382,11 @@ class Reads:
             )
 
         return await self._snapped(read)
+
+    async def rates(self, minutes: int, queue: str | None = None) -> tuple[Rate, ...]:
+        """Of the last minutes, the oldest first; what the reaction `rates` has counted so far."""
+        rows = await self._rows("queries/rates", {"minutes": minutes, "queue": _text(queue)})
+        return tuple(Rate(*row) for row in rows)
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         rows = await self._rows("queries/command", {"id": storable(command_id)})

@@ -4,6 +4,7 @@ and the view is the fold. What is scripted: whether replies come, and how far th
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ from projections.answers import (
     Operation,
     QueueHeld,
     QueueState,
+    Rate,
     Rows,
     RuntimeState,
     ScheduleState,
@@ -651,6 +653,15 @@ class _Views(Reads):
         return self._all_of(
             tuple(runtime for runtime in known if not queues or runtime.queue in queues)
         )
+
+    async def rates(self, minutes: int, queue: str | None = None) -> tuple[Rate, ...]:
+        """Of one minute, in which all ended."""
+        ends = Counter(
+            status(job).value
+            for job in self._checked().jobs()
+            if job.end is not None and queue in (None, job.request.queue)
+        )
+        return tuple(Rate(Micros(0), outcome, count) for outcome, count in sorted(ends.items()))
 
     async def command(self, command_id: str) -> CommandOutcome | None:
         outcome = self._checked().outcomes.get(command_id)
