@@ -267,10 +267,14 @@ class Producer:
         payload: object = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         priority: int | UnsetType = UNSET,
+        from_failed: bool = False,
         command_id: str | None = None,
     ) -> Accepted:
-        """A new job like an ended one; its `retried_from` names that one."""
+        """A new job like an ended one; its `retried_from` names that one. `from_failed`: of a flow,
+        the steps that succeeded are taken over."""
         body = {"job_id": job_id, "payload": payload, "labels": labels, "priority": priority}
+        if from_failed:
+            body["from_failed"] = True
         try:
             return accepted(await self._command(RerunJob.TYPE, body, command_id))
         except Refused as refused:

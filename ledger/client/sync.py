@@ -175,11 +175,17 @@ class Producer(_InThread[producer.Producer]):
         payload: object = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         priority: int | UnsetType = UNSET,
+        from_failed: bool = False,
         command_id: str | None = None,
     ) -> Accepted:
         return self._call(
             self._client.rerun(
-                job_id, payload=payload, labels=labels, priority=priority, command_id=command_id
+                job_id,
+                payload=payload,
+                labels=labels,
+                priority=priority,
+                from_failed=from_failed,
+                command_id=command_id,
             )
         )
 
