@@ -12,7 +12,7 @@ PIP     := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST  := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check services chaos bench generate verify lock clean
+.PHONY: help setup demo example dev test check services chaos bench generate verify lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ setup: $(LOCKED) $(READY)  ## Make the environment and fetch the servers (does n
 
 demo: setup  ## See jobs run, fail, be retried and survive a kill, on real servers
 	$(BIN)/ledger demo
+
+example: setup  ## Run a story of examples/ (NAME=...; without it: list them)
+	$(BIN)/python -m cli.run_example $(NAME)
 
 dev: setup  ## Run everything here, until Ctrl-C
 	$(BIN)/ledger dev

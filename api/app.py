@@ -15,6 +15,7 @@ from api import (
     attempts,
     collecting,
     commands,
+    contents,
     documentation,
     event_streams,
     health,
@@ -27,11 +28,13 @@ from api import (
     queues,
     runtimes,
     schedules,
+    stats,
     templates,
 )
 from api.claims import Claims
 from api.clock import wall_clock
 from api.gateway import opened
+from api.large_bodies import LargeBodies
 from api.live import opened_live
 from api.metrics import Metrics
 from api.operation import Answer, Ask, Operation, Principal, Services
@@ -41,15 +44,18 @@ from api.settings import Settings
 from api.wire import Wire, open_wire
 from ledger.domain.ids import Micros, QueueName
 from ledger.log.partitions import partition_of
+from ledger.objects import ObjectStore, open_store
 from projections.reads import Reads, open_reads
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,
+    *contents.OPERATIONS,
     *collecting.OPERATIONS,
     *operations.OPERATIONS,
     *attempts.OPERATIONS,
     *runtimes.OPERATIONS,
     *queues.OPERATIONS,
+    *stats.OPERATIONS,
     *templates.OPERATIONS,
     *schedules.OPERATIONS,
     *models.OPERATIONS,
@@ -65,10 +71,11 @@ DOCUMENT = openapi.document(OPERATIONS)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The two things outside that answers come from."""
+    """What answers come from, outside."""
 
     wire: Wire
     reads: Reads
+    objects: ObjectStore | None = None
 
 
 OpenPorts = Callable[[Settings], AbstractAsyncContextManager[Ports]]
@@ -76,7 +83,8 @@ OpenPorts = Callable[[Settings], AbstractAsyncContextManager[Ports]]
 
 @asynccontextmanager
 async def real_ports(settings: Settings) -> AsyncIterator[Ports]:
-    """Kafka and Postgres. Raises `LogUnavailable` if no broker answers; Postgres may come later."""
+    """Kafka, Postgres, the object store. Raises `LogUnavailable` if no broker answers, and
+    `InvalidAddress` for a store that is none; Postgres and the store may come later."""
     async with AsyncExitStack() as closing:
         wire = await closing.enter_async_context(open_wire(settings))
         reads = await closing.enter_async_context(
@@ -84,7 +92,10 @@ async def real_ports(settings: Settings) -> AsyncIterator[Ports]:
                 settings.dsn, schema=settings.schema, connections_max=settings.connections_max
             )
         )
-        yield Ports(wire, reads)
+        objects = open_store(settings.objects) if settings.objects else None
+        if objects is not None:
+            closing.push_async_callback(objects.close)
+        yield Ports(wire, reads, objects)
 
 
 def anybody(_: Request) -> str:
@@ -129,6 +140,8 @@ def create_app(
                     gateway=gateway,
                     claims=claims,
                     reads=ports.reads,
+                    objects=ports.objects,
+                    large_bodies=LargeBodies(),
                     live=live,
                     seen=seen,
                     metrics=metrics,

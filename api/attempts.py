@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +12,12 @@ from starlette.responses import Response
 from api import bodies
 from api.answers import accepted_response, raw_response
 from api.bodies import fields_of
-from api.decisions import decide, if_version, job_answer
+from api.decisions import caught_up, decide, find, id_of, if_version, job_answer
 from api.disconnects import unless_gone
 from api.gateway import Undecided
-from api.input import check_details, checked_inline
+from api.input import BODY_BYTES_MAX, check_details, inline_form
 from api.jobs import ACCEPTED, JOB
+from api.moving import moved_output, require_its_own
 from api.operation import Answer, Ask, Operation
 from api.problems import invalid, refused
 from api.views import HeartbeatView, LeaseGrantView
@@ -32,6 +34,9 @@ from ledger.domain.commands import (
     WaitForCompletion,
 )
 from ledger.domain.events import Ref
+from ledger.domain.flows import gives_the_result
+from ledger.domain.ids import CommandId, Fence
+from ledger.domain.job import Job, quoted_step
 
 
 async def lock_job(ask: Ask) -> Response:
@@ -74,26 +79,71 @@ async def stopped(ask: Ask) -> Response:
 
 async def submit_result(ask: Ask) -> Response:
     body = ask.body
-    changes: dict[str, Any] = {}
-    if body.output is not UNSET:
-        if body.output_ref is not None:
-            raise invalid("/output_ref", "excludes output")
-        assert isinstance(ask.value, dict)
-        computed = sha256_hex(ask.value["output"])
-        if body.output_hash not in (None, computed):
-            raise invalid("/output_hash", "is not the SHA-256 of the RFC 8785 bytes of output")
-        changes["output_hash"] = computed
-        changes["output"] = checked_inline(ask.value, "output", body.output)
-    elif body.output_ref is not None:
-        changes["output_ref"] = Ref(**fields_of(body.output_ref))
-    return await _said(ask, SubmitResult, changes)
+    if body.extract is not None and body.output_ref is None:
+        raise invalid("/extract", "goes with output_ref only")
+    if body.output is UNSET:
+        return await _said(ask, SubmitResult, await _of_reference(ask))
+    if body.output_ref is not None:
+        raise invalid("/output_ref", "excludes output")
+    assert isinstance(ask.value, dict)
+    value = ask.value["output"]
+    is_large = len(memoryview(body.output)) > BODY_BYTES_MAX
+    computed = await asyncio.to_thread(sha256_hex, value) if is_large else sha256_hex(value)
+    if body.output_hash not in (None, computed):
+        raise invalid("/output_hash", "is not the SHA-256 of the RFC 8785 bytes of output")
+    changes = {"output_hash": computed}
+    inline = inline_form(value, body.output)
+    if inline is not None:
+        return await _said(ask, SubmitResult, {**changes, "output": inline})
+    command_id = id_of(ask, ask.value)
+    changes |= await _elsewhere(ask, value, command_id)
+    return await _said(ask, SubmitResult, changes, command_id)
 
 
-async def _said(ask: Ask, kind: type[Any], changes: Mapping[str, Any] | None = None) -> Response:
+async def _of_reference(ask: Ask) -> dict[str, Any]:
+    if ask.body.output_ref is None:
+        return {}
+    ref = Ref(**fields_of(ask.body.output_ref))
+    stored = await find(ask, ask.job_id)
+    if stored is not None:
+        await require_its_own(ask, stored.job, ref, ask.body.fence)
+    return {"output_ref": ref}
+
+
+async def _elsewhere(ask: Ask, value: object, command_id: CommandId) -> dict[str, Any]:
+    """Of an ended job nothing is moved: the hash alone tells whether it is the same result."""
+    job = await _seen(ask, ask.body.fence)
+    if job is None or job.end is not None:
+        return {"output": UNSET}
+    step = quoted_step(job, ask.body.fence)
+    is_result = step is not None and gives_the_result(job, step)
+    moved = await moved_output(ask, job, value, ask.body.output, command_id, is_result=is_result)
+    return {"output": UNSET, "output_ref": moved.ref, "extract": moved.extract}
+
+
+async def _seen(ask: Ask, fence: Fence) -> Job | None:
+    """The job, with the attempt that the fence names if there is one. None: no such job."""
+    stored = await find(ask, ask.job_id)
+    if stored is not None and quoted_step(stored.job, fence) is not None:
+        return stored.job
+    assert ask.partition is not None
+    is_true = await caught_up(ask, ask.partition)
+    stored = await find(ask, ask.job_id)
+    if not is_true and (stored is None or quoted_step(stored.job, fence) is None):
+        raise refused("VIEW_BEHIND", "the view does not show the job's lease yet: say it again")
+    return None if stored is None else stored.job
+
+
+async def _said(
+    ask: Ask,
+    kind: type[Any],
+    changes: Mapping[str, Any] | None = None,
+    command_id: CommandId | None = None,
+) -> Response:
     """One word on the job; the answer is the job after it."""
     await if_version(ask, is_checked_by_owner=False)
     command = kind(job_id=ask.job_id, **{**fields_of(ask.body), **(changes or {})})
-    return await job_answer(ask, await decide(ask, command))
+    return await job_answer(ask, await decide(ask, command, command_id=command_id))
 
 
 def _data(decision: Any) -> Response:
@@ -118,6 +168,7 @@ def _operation(
     answer: Answer = JOB,
     *,
     codes: tuple[str, ...] = _LEASE,
+    moves: bool = False,
 ) -> Operation:
     return Operation(
         method="POST",
@@ -128,6 +179,7 @@ def _operation(
         endpoint=endpoint,
         body=body,
         is_command=True,
+        moves=moves,
         answers={200: answer, 202: ACCEPTED},
         codes=codes,
     )
@@ -167,7 +219,8 @@ OPERATIONS = (
         "End the attempt with its output; the same again is no news",
         submit_result,
         bodies.Result,
-        codes=(*_LEASE, "RESULT_ALREADY_EXISTS", "PAYLOAD_TOO_LARGE", "ENTRY_TOO_LARGE"),
+        codes=(*_LEASE, "RESULT_ALREADY_EXISTS", "ENTRY_TOO_LARGE"),
+        moves=True,
     ),
     _operation(
         "fail",

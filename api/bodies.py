@@ -78,26 +78,30 @@ def _body_of(
 
 _OF_PATH_AND_GATEWAY = ("job_id", "runtime_id", "if_version", "original")
 
-# The hash is the gateway's to compute, and what a reference names nobody has checked.
+# Hash, reference and extract are made here: what others say of a payload nobody has checked.
+_OF_WHO_MOVES_IT = ("payload_hash", "payload_ref", "extract", "checked_against")
 NewJob = _body_of(
     RequestJob,
     "NewJob",
     "What is absent is the template's to say, else a default.",
-    without=("payload_hash", "payload_ref"),
+    without=_OF_WHO_MOVES_IT,
     other={"forward_headers": ForwardHeaders | None},
 )
 ModelCall = _body_of(
     RequestJob,
     "ModelCall",
     "A job that calls the model; the label `tenant` says on whose account.",
-    without=("type", "queue", "payload_hash", "payload_ref", "template_version"),
+    without=("type", "queue", *_OF_WHO_MOVES_IT, "template_version"),
     other={"forward_headers": ForwardHeaders | None},
 )
 Cancellation = _body_of(
     CancelJob, "Cancellation", "Why the job is to end.", without=_OF_PATH_AND_GATEWAY
 )
 Rerun = _body_of(
-    RerunJob, "Rerun", "What the new job has in place of the old.", without=_OF_PATH_AND_GATEWAY
+    RerunJob,
+    "Rerun",
+    "What the new job has in place of the old.",
+    without=(*_OF_PATH_AND_GATEWAY, "payload_ref", "extract"),
 )
 Lock = _body_of(LockJob, "Lock", "Without `step`: the first that is due.", without=("job_id",))
 Start = _body_of(StartAttempt, "Start", "The attempt runs.", without=_OF_PATH_AND_GATEWAY)
@@ -113,7 +117,8 @@ Progress = _body_of(
 Result = _body_of(
     SubmitResult,
     "Result",
-    "`output` or `output_ref`; `output_hash` is SHA-256 hex over the RFC 8785 bytes of `output`.",
+    "`output` or `output_ref`; `output_hash` is SHA-256 hex over the RFC 8785 bytes of `output`."
+    " Who puts an output in the store says in `extract` what the flow's rules look at.",
     without=_OF_PATH_AND_GATEWAY,
     other={"output_ref": ObjectRef | None},
 )

@@ -21,6 +21,7 @@ from api.answers import accepted_response, job_response
 from api.conditions import tags_from
 from api.gateway import Undecided
 from api.idempotency import fresh_id, keyed_id
+from api.moving import copied_again, labels_of
 from api.operation import Ask, Services
 from api.problems import Refused, refused, refused_by_owner, refused_by_rule
 from api.wire import Sent
@@ -153,7 +154,10 @@ async def _viewed(ask: Ask, decision: Decided) -> bytes | None:
     reads = ask.services.reads
     if not partition or not await reads.reached(int(partition), int(offset), ask.view_seconds):
         return None
-    stored = await reads.job(job_id)
+    stored = await reads.job(job_id, even_erased=True)
+    if stored is not None and stored.job.erased:
+        detail = f"the request was answered by the job {job_id}, which was removed since"
+        raise await unknown_job(ask, job_id, detail)
     return None if stored is None else job_json(stored.job)
 
 
@@ -193,17 +197,17 @@ def refuse_if_match(ask: Ask) -> None:
 
 
 # --- Finding -------------------------------------------------------------------------------------
-async def find(ask: Ask, job_id: str) -> Stored | None:
+async def find(ask: Ask, job_id: str, *, even_erased: bool = False) -> Stored | None:
     """The job; if the view has none, once the view shows all that was there when this was asked."""
-    return await find_by(ask.services, job_id)
+    return await find_by(ask.services, job_id, even_erased=even_erased)
 
 
-async def find_by(services: Services, job_id: str) -> Stored | None:
-    stored = await services.reads.job(job_id)
+async def find_by(services: Services, job_id: str, *, even_erased: bool = False) -> Stored | None:
+    stored = await services.reads.job(job_id, even_erased=even_erased)
     queue = queue_of(job_id)
     if stored is None and queue is not None:
         await _caught_up(services, services.partition_of(QueueName(queue)))
-        stored = await services.reads.job(job_id)
+        stored = await services.reads.job(job_id, even_erased=even_erased)
     return stored
 
 
@@ -235,16 +239,18 @@ async def shown(ask: Ask, partition: int | None = None) -> None:
     )
 
 
-async def caught_up(ask: Ask, partition: int) -> None:
-    """Waits until the view shows the partition's end as of now, for a bounded time."""
-    await _caught_up(ask.services, partition)
+async def caught_up(ask: Ask, partition: int) -> bool:
+    """Waits until the view shows the partition's end as of now, for a bounded time; whether it
+    does."""
+    return await _caught_up(ask.services, partition)
 
 
-async def _caught_up(services: Services, partition: int) -> None:
+async def _caught_up(services: Services, partition: int) -> bool:
     with suppress(LogError):
         end = await services.wire.events_end(partition)
-        if end > 0:
-            await services.reads.reached(partition, end - 1, services.settings.view_seconds)
+        seconds = services.settings.view_seconds
+        return end == 0 or await services.reads.reached(partition, end - 1, seconds)
+    return False
 
 
 async def unknown_job(ask: Ask, job_id: str, detail: str = "") -> Refused:
@@ -303,7 +309,12 @@ async def _rerun(ask: Ask, command: RerunJob, job: Job) -> Decided | Undecided:
         check(msgspec.json.encode(again))
     except MalformedJson as error:
         raise refused("ENTRY_TOO_LARGE", f"the job's request cannot be sent: {error}") from None
-    sent = sent_by(ask, again, part="#original")
+    command_id = id_of(ask, ask.value, part="#original")
+    if again.payload_ref is not None:
+        labels = labels_of(command.labels, job.request.labels)
+        copy = await copied_again(ask, again.payload_ref, job.request, labels, command_id)
+        again = replace(again, payload_ref=copy)
+    sent = sent_by(ask, again, command_id=command_id)
     decision = await ask.services.gateway.decide(sent, ask.decision_seconds)
     if isinstance(decision, Undecided):
         return decision

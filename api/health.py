@@ -13,6 +13,7 @@ from api.operation import Answer, Ask, Operation
 from api.problems import refused
 from api.views import HealthView, ReadinessView
 from ledger.log.errors import LogError
+from ledger.objects import ObjectStore, StoreUnavailable
 from projections.reads import ReadsUnavailable
 
 CHECK_SECONDS = 2.0
@@ -25,6 +26,8 @@ async def healthz(ask: Ask) -> Response:
 async def readyz(ask: Ask) -> Response:
     log, replies, views = await asyncio.gather(_log(ask), _replies(ask), _views(ask))
     checks = {"log": log, "replies": replies, "views": views}
+    if ask.services.objects is not None:
+        checks["objects"] = await _objects(ask.services.objects)
     if any(state != "ok" for state in checks.values()):
         refusal = refused("NOT_READY", "; ".join(f"{k}: {v}" for k, v in checks.items()))
         refusal.problem = replace(refusal.problem, checks=checks)
@@ -54,6 +57,17 @@ async def _views(ask: Ask) -> str:
     return "ok"
 
 
+async def _objects(store: ObjectStore) -> str:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await store.check()
+    except TimeoutError:
+        return "the object store does not answer in time"
+    except StoreUnavailable as error:
+        return str(error)
+    return "ok"
+
+
 async def show_metrics(ask: Ask) -> Response:
     text = ask.services.metrics.text()
     return Response(text, headers={"Content-Type": metrics.MEDIA_TYPE})
@@ -74,7 +88,7 @@ OPERATIONS = (
         path="/readyz",
         name="readyz",
         tag="server",
-        summary="Whether log and views can be reached",
+        summary="Whether log, views and object store can be reached",
         endpoint=readyz,
         answers={200: Answer(content=ReadinessView, description="They can")},
         codes=("NOT_READY",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from types import NoneType
@@ -37,6 +37,10 @@ S = TypeVar("S", bound=Struct)
 BODY_BYTES_MAX = COMMAND_BYTES_MAX
 BODY_SECONDS = 10.0
 """In which a whole body must have arrived."""
+LARGE_SECONDS = 60.0
+"""The same, where it may be larger than a command."""
+LARGE_KEYS_MAX = 1_000_000
+"""In a body larger than a command."""
 DETAILS_BYTES_MAX = 8_192
 QUERY_PARAMETERS_MAX = 100
 ERRORS_MAX = 20
@@ -46,18 +50,26 @@ KEYS_TRIED_MAX = 64
 
 
 # --- Bodies --------------------------------------------------------------------------------------
-async def read_body(request: Request) -> bytes:
-    """All of it, or `Refused` for one that is too large, too slow or not JSON by its own word."""
+async def read_body(request: Request, bytes_max: int, turn: Callable[[], Awaitable[None]]) -> bytes:
+    """All of it, or `Refused` for one that is too large, too slow or not JSON by its own word. One
+    that is larger than a command waits for its `turn` first."""
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > BODY_BYTES_MAX:
-        raise _too_large()
+    size = int(declared) if declared.isdecimal() else 0
+    if size > bytes_max:
+        raise _too_large(bytes_max)
+    is_large = size > BODY_BYTES_MAX
+    if is_large:
+        await turn()
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS if bytes_max == BODY_BYTES_MAX else LARGE_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise _too_large()
+                if len(body) > bytes_max:
+                    raise _too_large(bytes_max)
+                if len(body) > BODY_BYTES_MAX and not is_large:
+                    is_large = True
+                    await turn()
     except TimeoutError:
         raise refused("REQUEST_TIMEOUT") from None
     except ClientDisconnect:
@@ -69,8 +81,8 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _too_large() -> Exception:
-    return refused("PAYLOAD_TOO_LARGE", f"the body has more than {BODY_BYTES_MAX} bytes")
+def _too_large(bytes_max: int) -> Exception:
+    return refused("PAYLOAD_TOO_LARGE", f"the body has more than {bytes_max} bytes")
 
 
 def _check_media_type(text: str | None) -> None:
@@ -86,10 +98,17 @@ def _check_media_type(text: str | None) -> None:
         raise refused("UNSUPPORTED_MEDIA_TYPE", "send the body as application/json in UTF-8")
 
 
-def json_value(data: bytes) -> object:
-    """The one strict parse. Raises `Refused` with MALFORMED_JSON or the unsafe integer's place."""
+async def json_value(data: bytes) -> object:
+    """The one strict parse, of a large body in a thread. Raises `Refused` with MALFORMED_JSON or
+    the unsafe integer's place."""
+    if len(data) <= BODY_BYTES_MAX:
+        return _json_value(data)
+    return await asyncio.to_thread(_json_value, data, bytes_max=len(data), keys_max=LARGE_KEYS_MAX)
+
+
+def _json_value(data: bytes, **bounds: int) -> object:
     try:
-        value = check(data)
+        value = check(data, **bounds)
         if may_hold_unsafe_integer(data):
             check_integers(value)
     except MalformedJson as error:
@@ -110,19 +129,27 @@ def body_from(data: bytes, value: object, kind: type[S]) -> S:
     raise refused("VALIDATION_FAILED", detail, errors=wrong)
 
 
-def checked_inline(value: object, name: str, sent: msgspec.Raw) -> msgspec.Raw:
-    """A payload or output that fits the log: as it was sent, else without its blanks."""
+def inline_form(value: object, sent: msgspec.Raw) -> msgspec.Raw | None:
+    """A payload or output as it fits the log: as it was sent, else without its blanks. None: it
+    does not fit."""
     if len(memoryview(sent)) <= INLINE_BYTES_MAX:
         return sent
+    short = msgspec.json.encode(value)
+    return msgspec.Raw(short) if len(short) <= INLINE_BYTES_MAX else None
+
+
+def checked_inline(value: object, name: str, sent: msgspec.Raw) -> msgspec.Raw:
+    """For what has no other place than the log."""
     assert isinstance(value, dict)
-    short = msgspec.json.encode(value[name])
-    if len(short) > INLINE_BYTES_MAX:
-        raise refused(
-            "PAYLOAD_TOO_LARGE",
-            f"{name} has {len(short)} bytes; {INLINE_BYTES_MAX} fit, and no object store is set up",
-            errors=(Wrong(f"/{name}", f"more than {INLINE_BYTES_MAX} bytes of JSON"),),
-        )
-    return msgspec.Raw(short)
+    inline = inline_form(value[name], sent)
+    if inline is None:
+        raise too_large(name, f"{INLINE_BYTES_MAX} bytes of JSON fit")
+    return inline
+
+
+def too_large(name: str, bound: str) -> Exception:
+    """PAYLOAD_TOO_LARGE of one field, to be raised."""
+    return refused("PAYLOAD_TOO_LARGE", f"{name}: {bound}", errors=(Wrong(f"/{name}", bound),))
 
 
 def check_details(details: msgspec.Raw) -> None:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
-from api.answers import job_response, json_response, not_modified, raw_response, stored_response
+from api.answers import job_response, json_response, not_modified, stored_response
 from api.bodies import AsOf, Cancellation, HistoryQuery, JobsQuery, NewJob, Rerun, fields_of
 from api.conditions import etag, spares
 from api.decisions import (
     Decided,
     decide,
     find,
+    id_of,
     if_version,
     job_answer,
     refuse_if_match,
+    shown,
     unknown_job,
 )
 from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
 from api.filters import filter_of, instant
 from api.idempotency import fresh_id
-from api.input import checked_inline
+from api.input import inline_form
+from api.moving import Asked, Moved, copied_payload, labels_of, moved_payload
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
-from api.problems import invalid, refused
+from api.problems import invalid
 from api.sealing import sealed_headers
 from api.server_sent import MEDIA_TYPE
 from api.views import (
@@ -41,7 +44,8 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
-from ledger.domain.ids import Micros
+from ledger.domain.events import Labels
+from ledger.domain.ids import CommandId, Micros
 from ledger.domain.job_view import JobView, job_view
 from projections.answers import Stored
 
@@ -58,15 +62,32 @@ async def request_of(ask: Ask, fields: dict[str, Any]) -> Response:
         if fields["idempotency_key"] not in (None, ask.key):
             raise invalid("/idempotency_key", "differs from the header Idempotency-Key")
         fields["idempotency_key"] = ask.key
-    if fields["payload"] is not UNSET:
-        fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
-    if fields["idempotency_key"] is not None:
-        assert isinstance(ask.value, dict)
-        fields["payload_hash"] = sha256_hex(ask.value.get("payload", {}))
     command_id = fresh_id()  # The key is the job's own, and answers for it.
+    assert isinstance(ask.value, dict)
+    value = ask.value.get("payload", {})
+    sent, inline = fields["payload"], None
+    if sent is not UNSET:
+        inline = fields["payload"] = inline_form(value, sent)
+    if sent is not UNSET and inline is None:
+        queue, version = fields["queue"], fields.get("template_version")
+        asked = Asked(queue, fields["type"], labels_of(fields["labels"], {}), version)
+        await shown(ask, ask.services.partition_of(queue))
+        fields |= _elsewhere(await moved_payload(ask, asked, value, sent, command_id))
+    elif fields["idempotency_key"] is not None:
+        fields["payload_hash"] = sha256_hex(value)
     fields["forward_headers"] = sealed_headers(ask, fields["forward_headers"], command_id)
     decision = await decide(ask, RequestJob(**fields), command_id=command_id)
     return await job_answer(ask, decision, requested)
+
+
+def _elsewhere(moved: Moved) -> dict[str, Any]:
+    return {
+        "payload": UNSET,
+        "payload_ref": moved.ref,
+        "payload_hash": moved.content_hash,
+        "extract": moved.extract,
+        "checked_against": moved.checked_against,
+    }
 
 
 def requested(decision: Decided, job: bytes | Raw) -> Response:
@@ -154,7 +175,9 @@ async def read_events(ask: Ask) -> Response:
     wanted = page_of(query)
     is_stream = wants_stream(ask.request.headers.get("accept", ""))
     _refuse_the_others(query, is_stream=is_stream)
-    stored = await _found(ask)
+    stored = await find(ask, ask.job_id, even_erased=True)
+    if stored is None:
+        raise await unknown_job(ask, ask.job_id)
     if is_stream:
         return job_stream(ask, stored, query.last_event_id)
     if isinstance(wanted, Numbered):
@@ -205,28 +228,6 @@ async def read_attempts(ask: Ask) -> Response:
     return json_response(listed, position=stored.position)
 
 
-async def read_output(ask: Ask) -> Response:
-    stored = await _found(ask)
-    result = stored.job.result
-    if result is None or result.output_ref is not None:
-        why = "the job has no result"
-        if result is not None:
-            why = "the output lies in an object store, and none is set up here"
-        raise refused(
-            "RESULT_NOT_FOUND",
-            why,
-            job_id=ask.job_id,
-            job_status=job_view(stored.job).status,
-            headers={"Ledger-Position": stored.position},
-        )
-    known = _unless_known(ask, stored)
-    if known is not None:
-        return known
-    headers = {"ETag": etag(stored.job.version)}
-    output = b"null" if result.output is None else result.output
-    return raw_response(output, position=stored.position, headers=headers)
-
-
 # --- Ended, run again ----------------------------------------------------------------------------
 async def cancel_job(ask: Ask) -> Response:
     version = await if_version(ask, is_checked_by_owner=True)
@@ -236,11 +237,32 @@ async def cancel_job(ask: Ask) -> Response:
 
 async def rerun_job(ask: Ask) -> Response:
     version = await if_version(ask, is_checked_by_owner=True)
+    command_id = id_of(ask, ask.value)
     fields = fields_of(ask.body)
-    if fields["payload"] is not UNSET:
-        fields["payload"] = checked_inline(ask.value, "payload", fields["payload"])
+    fields |= await _payload_of_rerun(ask, fields["payload"], fields["labels"], command_id)
     command = RerunJob(ask.job_id, **fields, if_version=version)
-    return await job_answer(ask, await decide(ask, command), created)
+    return await job_answer(ask, await decide(ask, command, command_id=command_id), created)
+
+
+async def _payload_of_rerun(
+    ask: Ask, sent: Raw | UnsetType, labels: Labels | UnsetType, command_id: CommandId
+) -> dict[str, Any]:
+    """A new one, or a copy of what lies in the object store."""
+    value = ask.value.get("payload") if isinstance(ask.value, dict) else None
+    if sent is not UNSET and (inline := inline_form(value, sent)) is not None:
+        return {"payload": inline}
+    stored = await find(ask, ask.job_id)
+    if stored is None:
+        return {}  # The owner says so.
+    original = stored.job.request
+    new_labels = labels_of(labels, original.labels)
+    if sent is not UNSET:
+        asked = Asked(original.queue, original.type, new_labels, original.template_version)
+        moved = await moved_payload(ask, asked, value, sent, command_id)
+        return {"payload": UNSET, "payload_ref": moved.ref, "extract": moved.extract}
+    if original.payload_ref is None or stored.job.payload_withdrawn:
+        return {}
+    return {"payload_ref": await copied_payload(ask, original, new_labels, command_id)}
 
 
 def created(decision: Decided, job: bytes | Raw) -> Response:
@@ -289,6 +311,7 @@ OPERATIONS = (
         endpoint=request_job,
         body=NewJob,
         is_command=True,
+        moves=True,
         answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
         codes=(*OF_REQUESTS, "TEMPLATE_NOT_FOUND", "MODEL_NOT_FOUND"),
     ),
@@ -340,21 +363,6 @@ OPERATIONS = (
     ),
     Operation(
         method="GET",
-        path="/v1/jobs/{id}/output",
-        name="readJobOutput",
-        tag="jobs",
-        summary="Read a job's output, byte for byte",
-        endpoint=read_output,
-        is_read=True,
-        headers={"If-None-Match": "ETags that the caller has"},
-        answers={
-            200: Answer(content=None, description="The output as its runtime sent it"),
-            304: NOT_MODIFIED,
-        },
-        codes=("JOB_NOT_FOUND", "RESULT_NOT_FOUND"),
-    ),
-    Operation(
-        method="GET",
         path="/v1/jobs/{id}/attempts",
         name="readJobAttempts",
         tag="jobs",
@@ -385,11 +393,11 @@ OPERATIONS = (
         endpoint=rerun_job,
         body=Rerun,
         is_command=True,
+        moves=True,
         answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
         codes=(
             "JOB_NOT_FOUND",
             "JOB_NOT_CLOSED",
-            "PAYLOAD_TOO_LARGE",
             "QUEUE_FULL",
             "TEMPLATE_DISABLED",
             "MODEL_NOT_FOUND",

@@ -162,6 +162,7 @@ OPERATIONS = (
         endpoint=call_model,
         body=ModelCall,
         is_command=True,
+        moves=True,
         answers={200: EARLIER, 201: NEW, 202: ACCEPTED},
         codes=("MODEL_NOT_FOUND", *OF_REQUESTS),
         unknown="MODEL_NOT_FOUND",

@@ -35,6 +35,7 @@ OF_COMMANDS = (
     "OVERLOADED",
     "WRONG_PARTITION",
 )
+OF_MOVERS = ("STORE_UNAVAILABLE", "VIEW_BEHIND")
 OF_READS = ("VIEW_BEHIND", "VIEW_UNAVAILABLE")
 
 PREFER = {
@@ -264,6 +265,8 @@ def _problems(operation: Operation) -> dict[str, Json]:
         codes += WITH_BODY
     if operation.is_command:
         codes += OF_COMMANDS
+    if operation.moves:
+        codes += OF_MOVERS
     if operation.is_read:
         codes += OF_READS
     by_status: dict[int, list[str]] = {}

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api.claims import Claims
 from api.gateway import Gateway
 from api.input import Preference, traceparent_from
+from api.large_bodies import LargeBodies
 from api.live import Live
 from api.metrics import Metrics
 from api.positions import Seen
@@ -21,6 +22,7 @@ from api.settings import Settings
 from api.wire import Wire
 from ledger.domain.ids import LEDGER_QUEUE, JobId, Micros, QueueName, RuntimeId, queue_of
 from ledger.log.partitions import partition_of
+from ledger.objects import ObjectStore
 from projections.reads import Reads
 
 Principal = Callable[[Request], str]
@@ -37,6 +39,9 @@ class Services:
     claims: Claims
     reads: Reads
     seen: Seen
+    objects: ObjectStore | None
+    """None: what is too large for the log is refused."""
+    large_bodies: LargeBodies
     live: Live
     metrics: Metrics
     principal: Principal
@@ -139,6 +144,8 @@ class Operation:
     """Sends one, and so takes Idempotency-Key, If-Match and Prefer."""
     is_read: bool = False
     """Answers from the views, and so takes Ledger-Min-Position and Prefer."""
+    moves: bool = False
+    """Takes what is too large for the log, where there is an object store."""
     unknown: str = ""
     """The code for a name in the path that nothing of its kind can have."""
     headers: Mapping[str, str] = field(default_factory=dict)

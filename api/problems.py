@@ -35,6 +35,8 @@ _OF_THE_GATEWAY: dict[str, Known] = {
     "REQUEST_TIMEOUT": Known(408, "the body did not arrive in time"),
     "CROSS_SITE_REQUEST": Known(403, "a page of another origin may not write here"),
     "OVERLOADED": Known(503, "as many requests as may wait for a decision already do", 1),
+    "STORE_UNAVAILABLE": Known(503, "the object store did not answer; nothing was recorded", 1),
+    "OBJECT_DAMAGED": Known(500, "what the object store has is not what was put there"),
     "VIEW_UNAVAILABLE": Known(503, "the read model cannot be asked now", 1),
     "NOT_READY": Known(503, "the server cannot serve every route now", 1),
     "INTERNAL_ERROR": Known(500, "the server failed; its log knows more under this `instance`"),

@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from time import monotonic
 from typing import Any
 
@@ -20,7 +21,15 @@ from starlette.types import Receive, Scope, Send
 
 from api.gateway import Overloaded
 from api.idempotency import key_from
-from api.input import Preference, body_from, json_value, preference_from, query_from, read_body
+from api.input import (
+    BODY_BYTES_MAX,
+    Preference,
+    body_from,
+    json_value,
+    preference_from,
+    query_from,
+    read_body,
+)
 from api.operation import Ask, Operation, Services
 from api.origins import is_cross_site
 from api.positions import parse_positions, position_text
@@ -28,6 +37,7 @@ from api.problems import Refused, invalid, problem_response, refused
 from ledger.domain.ids import QUEUE_PATTERN, TYPE_PATTERN, queue_of
 from ledger.domain.strict_json import MalformedJson, check_text
 from ledger.log.errors import LogError, RecordTooLarge
+from ledger.objects import StoreUnavailable
 from projections.reads import BadCursor, ReadsUnavailable
 
 log = structlog.get_logger(__name__)
@@ -121,7 +131,8 @@ def _finish(request: Request, route: str, response: Response, started: float) ->
 async def _answered(operation: Operation, request: Request) -> Response:
     """Total: whatever happens is an answer."""
     try:
-        return await operation.endpoint(await _ask(operation, request))
+        async with AsyncExitStack() as held:
+            return await operation.endpoint(await _ask(operation, request, held))
     except Refused as refusal:
         return problem_response(refusal)
     except ClientDisconnect:
@@ -140,6 +151,9 @@ async def _answered(operation: Operation, request: Request) -> Response:
                 "the log did not acknowledge in time; repeat it under the same Idempotency-Key",
             )
         )
+    except StoreUnavailable as error:
+        log.warning("objects_unavailable", route=operation.path, reason=str(error))
+        return problem_response(refused("STORE_UNAVAILABLE"))
     except ReadsUnavailable as error:
         log.warning("views_unavailable", route=operation.path, reason=str(error))
         return problem_response(refused("VIEW_UNAVAILABLE"))
@@ -151,7 +165,8 @@ async def _answered(operation: Operation, request: Request) -> Response:
         return problem_response(failed)
 
 
-async def _ask(operation: Operation, request: Request) -> Ask:
+async def _ask(operation: Operation, request: Request, held: AsyncExitStack) -> Ask:
+    """`held` is let go when the request is answered."""
     services: Services = request.app.state.services
     if operation.method != "GET":
         _refuse_cross_site(request)
@@ -161,7 +176,7 @@ async def _ask(operation: Operation, request: Request) -> Ask:
     if (operation.is_command or operation.is_read) and "prefer" in request.headers:
         preference = preference_from(",".join(request.headers.getlist("prefer")))
     key = key_from(request.scope["headers"]) if operation.is_command else None
-    body, value = await _body(operation, request)
+    body, value = await _body(operation, request, held)
     ask = Ask(
         request=request,
         services=services,
@@ -207,16 +222,24 @@ def _is_queue(name: str) -> bool:
     return _QUEUE.fullmatch(name) is not None
 
 
-async def _body(operation: Operation, request: Request) -> tuple[Any, object]:
+async def _body(operation: Operation, request: Request, held: AsyncExitStack) -> tuple[Any, object]:
     kind = operation.body
     if kind is None:
         return None, None
-    data = await read_body(request)
+    services: Services = request.app.state.services
+
+    async def turn() -> None:
+        await held.enter_async_context(services.large_bodies.turn())
+
+    bytes_max = BODY_BYTES_MAX
+    if operation.moves and services.objects is not None:
+        bytes_max += services.settings.object_bytes_max
+    data = await read_body(request, bytes_max, turn)
     if not data and not any(field.required for field in msgspec.structs.fields(kind)):
         data = b"{}"
     if not data:
         raise refused("MALFORMED_JSON", "the body is empty")
-    value = json_value(data)
+    value = await json_value(data)
     return body_from(data, value, kind), value
 
 

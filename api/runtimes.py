@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Raw
 from starlette.responses import Response
 
@@ -15,9 +17,10 @@ from api.jobs import ACCEPTED
 from api.lists import list_response
 from api.operation import Answer, Ask, Operation
 from api.positions import position_text
-from api.problems import refused_by_owner
+from api.problems import invalid, refused_by_owner
 from api.views import ClaimView, PollView, RuntimeList, RuntimePage, RuntimeView, runtime_view
 from ledger.domain.commands import Claim
+from ledger.domain.ids import MODELS_QUEUE, QueueName
 from ledger.domain.job_view import job_view
 
 
@@ -28,8 +31,16 @@ async def poll(ask: Ask) -> Response:
     return json_response(listed, position=position_text(jobs.positions))
 
 
+def _refuse_calls_of_models(queues: Sequence[QueueName]) -> None:
+    """A runtime over HTTP is not given the secrets that a call takes."""
+    if MODELS_QUEUE in queues:
+        what = "calls of models are made by `ledger worker --only model-calls` alone"
+        raise invalid(f"/queues/{queues.index(MODELS_QUEUE)}", what)
+
+
 async def claim(ask: Ask) -> Response:
     refuse_if_match(ask)
+    _refuse_calls_of_models(ask.body.queues)
     sent = sent_by(ask, Claim(ask.runtime_id, **fields_of(ask.body)))
     gateway = ask.services.gateway
 

@@ -8,6 +8,7 @@ from hashlib import scrypt
 from api.operation import Ask
 from api.problems import Refused, invalid
 from ledger.domain.ids import CommandId
+from ledger.sealing.api_keys import context_of
 from ledger.sealing.forward_headers import (
     FORBIDDEN,
     HeadersRefused,
@@ -44,7 +45,7 @@ def sealed_api_key(ask: Ask, model: str, api_key: str) -> str:
     if not 1 <= len(api_key) <= API_KEY_LENGTH_MAX:
         raise invalid("/api_key", f"has 1 to {API_KEY_LENGTH_MAX} characters; null removes it")
     keyring = _keyring(ask, "/api_key")
-    return seal(keyring, api_key.encode(), context=f"models/{model}/api_key")
+    return seal(keyring, api_key.encode(), context=context_of(model))
 
 
 def check_api_key_header(name: str) -> None:

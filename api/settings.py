@@ -25,6 +25,10 @@ class Settings:
     """Idempotency keys of one tenant say nothing to another."""
     source: str = "ledger.api"
     """`ce_source` of the commands sent."""
+    objects: str = ""
+    """Where payloads and outputs above 64 KiB lie, as LEDGER_OBJECTS says it; empty: nowhere."""
+    object_bytes_max: int = 33_554_432
+    """Of one payload or output."""
     keyring: Keyring | None = None
     """What secrets are sealed under; None: requests that have some are refused."""
     connections_max: int = 8

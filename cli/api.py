@@ -12,7 +12,7 @@ import typer
 from cli import logs
 from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import say
-from cli.servers import kafka_of, postgres_of
+from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -52,6 +52,8 @@ def serve(settings: Settings) -> None:
             topics=settings.topics,
             schema=settings.postgres_schema,
             partitions=settings.partitions,
+            objects=objects_of(settings),
+            object_bytes_max=settings.object_bytes_max,
             connections_max=settings.postgres_connections_max,
             in_flight_max=settings.in_flight_max,
             keyring=settings.keyring,

@@ -20,8 +20,9 @@ def register(app: typer.Typer) -> None:
     @app.command(
         "dev",
         help=(
-            "Run everything here until Ctrl-C: Kafka, Postgres, a worker, the api; on loopback."
-            " Data is kept in .ledger/ (LEDGER_DATA). Prints each address when it is ready.\n\n"
+            "Run everything here until Ctrl-C: Kafka, Postgres, a worker, one that calls models"
+            " (public and on loopback), the api; on loopback. Data is kept in .ledger/"
+            " (LEDGER_DATA). Prints each address when it is ready.\n\n"
             "Example: ledger dev --port 8080"
         ),
         epilog=EXIT_CODES,
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
                     directory=None if ephemeral else settings.data,
                     api_port=port,
                     kafka_port=KAFKA_PORT,
+                    calls_models=True,
                     tell=tell,
                 ) as ledger:
                     say(f"ready; logs in {ledger.directory}; Ctrl-C stops it")

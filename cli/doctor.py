@@ -14,7 +14,7 @@ import typer
 from cli.failures import explained
 from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import AsJson, line, print_json
-from cli.servers import kafka_of, postgres_of
+from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 BROKER_SECONDS = 15.0
@@ -69,6 +69,7 @@ def examined() -> Iterator[Finding]:
     yield _found("topics", lambda: _topics(settings)) if kafka.state == "ok" else _not("topics")
     postgres = _found("postgres", lambda: _postgres(settings))
     yield postgres
+    yield _found("objects", lambda: _objects(settings))
     if kafka.state == "ok" and postgres.state != "wrong":
         yield _found("read models", lambda: _lag(settings))
     else:
@@ -115,6 +116,26 @@ def _wrong(check: str, error: Exception) -> Finding:
 
 def _not(check: str) -> Finding:
     return Finding(check, "not asked", "needs what is wrong above")
+
+
+def _objects(settings: Settings) -> Finding:
+    from ledger.objects import open_store
+
+    address = objects_of(settings)
+    if not address:
+        fix = "set LEDGER_OBJECTS, see docs/objects.md"
+        detail = "none: payloads and outputs above 64 KiB are refused"
+        return Finding("objects", "ok", detail, fix)
+
+    async def ask() -> None:
+        store = open_store(address)
+        try:
+            await store.check()
+        finally:
+            await store.close()
+
+    asyncio.run(ask())
+    return Finding("objects", "ok", address.partition("?")[0])
 
 
 def _kafka(settings: Settings) -> Finding:

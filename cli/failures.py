@@ -59,6 +59,12 @@ def _client(module: Any, error: Exception) -> CommandError | None:
             return None
 
 
+def _objects(module: Any, error: Exception) -> CommandError | None:
+    if not isinstance(error, module.ObjectError):
+        return None
+    return CommandError(str(error), fix="see docs/objects.md")
+
+
 def _kafka(module: Any, error: Exception) -> CommandError | None:
     if not isinstance(error, module.KafkaError):
         return None
@@ -93,11 +99,19 @@ def _worker(module: Any, error: Exception) -> CommandError | None:
     return CommandError(str(error), fix=fix, exit_code=Exit.USAGE)
 
 
+def _model_calls(module: Any, error: Exception) -> CommandError | None:
+    if not isinstance(error, module.KeysMissing):
+        return None
+    return CommandError(str(error), fix="see docs/model-calls.md, Secrets", exit_code=Exit.USAGE)
+
+
 _EXPLAIN = {
     "processors.app": _worker,
+    "processors.model_calls.service": _model_calls,
     "ledger.embedded.processes": _embedded,
     "ledger.client.errors": _client,
     "ledger.log.errors": _log,
+    "ledger.objects.errors": _objects,
     "aiokafka.errors": _kafka,
     "psycopg": _postgres,
     "httpx": _http,

@@ -115,10 +115,18 @@ def _register_writes(job: typer.Typer) -> None:
         payload: PayloadOption = None,
         label: LabelOptions = None,
         priority: PriorityOption = None,
+        from_failed: Annotated[
+            bool, typer.Option("--from-failed", help="Of a flow: keep the steps that succeeded.")
+        ] = False,
         api_url: ApiUrl = None,
         as_json: AsJson = False,
     ) -> None:
-        body = {"payload": json_of(payload), "labels": labels_of(label), "priority": priority}
+        body = {
+            "payload": json_of(payload),
+            "labels": labels_of(label),
+            "priority": priority,
+            "from_failed": from_failed or None,
+        }
         with api_client(api_url) as api:
             made = api.post(f"/v1/jobs/{job_id}/rerun", given(body))
         if as_json:
@@ -273,6 +281,9 @@ QUIET_FACTS = {
     "number",
     "key_digest",
     "content_digest",
+    "dedupe_digest",
+    "flow",
+    "leases",
 }
 
 

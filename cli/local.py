@@ -1,4 +1,4 @@
-"""A whole ledger on this machine: servers, topics, tables, a worker, an api. All are child
+"""A whole ledger on this machine: servers, topics, tables, workers, an api. All are child
 processes of ours that end with us, however we end."""
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from ledger.embedded import AlreadyRunning, Stack
 from ledger.embedded.processes import Child, free_ports, write_whole
 from ledger.sealing.keyring import generate_key
 
+OBJECTS = "objects"
+"""In the data directory, where no other object store is set."""
 READY_SECONDS = 60.0
 PROBE_SECONDS = 2.0
 WORKER_STOP_SECONDS = 30.0
 API_STOP_SECONDS = 20.0
 KEYS_FILE = "sealing.keys"
+WORKER = ("-m", "cli.main", "worker")
 
 Tell = Callable[[str, str], None]
 """What is ready, and where."""
@@ -44,14 +47,16 @@ class LocalLedger:
         api_port: int,
         tell: Tell,
         kafka_port: int | None = None,
+        calls_models: bool = False,
     ) -> None:
-        """`kafka_port` is taken if it is free."""
+        """`kafka_port` is taken if it is free. `calls_models`: also on this machine."""
         # What is set for a real ledger must not reach this one.
         self.settings = settings.model_copy(
             update={"kafka_security": "PLAINTEXT", "mode": "development"}
         )
         self._tell = tell
         self._api_port = api_port
+        self._calls_models = calls_models
         try:
             self.stack = Stack(directory, kafka_port=_if_free(kafka_port))
         except OSError as error:
@@ -86,7 +91,7 @@ class LocalLedger:
         return child
 
     def ended(self) -> tuple[str, Child] | None:
-        """The worker or the api, if it has ended by itself."""
+        """A worker or the api, if it has ended by itself."""
         for name, child in self._children.items():
             if not child.alive:
                 return name, child
@@ -106,16 +111,20 @@ class LocalLedger:
         )
         if self.settings.sealing_keys is None:
             os.environ["LEDGER_SEALING_KEYS"] = str(own_keys(self.directory))
+        if not self.settings.objects:
+            os.environ["LEDGER_OBJECTS"] = str(self.directory / OBJECTS)
+        if self._calls_models and not self.settings.model_allow:
+            os.environ["LEDGER_MODEL_ALLOW"] = "loopback"
         self.settings = self.settings.model_copy(update={"kafka": addresses.kafka})
         self._prepare()
-        health_port, *free = free_ports(2)
+        health_port, calls_port, *free = free_ports(3)
         api_port = self._api_port or free[0]
         self.health_url = f"http://127.0.0.1:{health_port}"
         self.api_url = f"http://127.0.0.1:{api_port}"
         # Together: each takes a second of imports.
         self._children["worker"] = self.start_child(
             "worker",
-            ["-m", "cli.main", "worker", "--health-port", str(health_port)],
+            [*WORKER, "--health-port", str(health_port)],
             stop_seconds=WORKER_STOP_SECONDS,
         )
         self._children["api"] = self.start_child(
@@ -123,8 +132,18 @@ class LocalLedger:
             ["-m", "cli.main", "api", "--host", "127.0.0.1", "--port", str(api_port)],
             stop_seconds=API_STOP_SECONDS,
         )
+        if self._calls_models:
+            self._children["model-calls"] = self.start_child(
+                "model-calls",
+                [*WORKER, "--only", "model-calls", "--health-port", str(calls_port)],
+                stop_seconds=WORKER_STOP_SECONDS,
+            )
         self._wait_for("worker", f"{self.health_url}/readyz")
         self._tell("worker", f"{self.health_url}/healthz")
+        if self._calls_models:
+            calls_url = f"http://127.0.0.1:{calls_port}"
+            self._wait_for("model-calls", f"{calls_url}/readyz")
+            self._tell("model-calls", f"{calls_url}/healthz")
         self._wait_for("api", f"{self.api_url}/readyz")
         write_whole(api_file(self.directory), self.api_url)
         self._closing.callback(api_file(self.directory).unlink, missing_ok=True)
@@ -191,7 +210,7 @@ def interruptible() -> Iterator[None]:
 
 
 def require_running(ledger: LocalLedger) -> None:
-    """Raises CommandError if the worker or the api has ended."""
+    """Raises CommandError if a worker or the api has ended."""
     ended = ledger.ended()
     if ended is not None:
         name, child = ended

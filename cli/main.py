@@ -15,6 +15,7 @@ from cli import (
     dev,
     doctor,
     job,
+    keys,
     model,
     projection,
     queues,
@@ -77,6 +78,7 @@ template.register(app)
 schedule.register(app)
 queues.register(app)
 model.register(app)
+keys.register(app)
 verify.register(app)
 replay.register(app)
 projection.register(app)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from cli.api_client import ApiUrl, api_client
 from cli.content import content_of, text_of
 from cli.outcome import EXIT_CODES, CommandError, Exit
 from cli.output import AsJson, line, print_json, table
+from cli.servers import kafka_of, postgres_of
+from cli.settings import PREFIX, Settings, SettingsError, load_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -89,6 +93,60 @@ def register(app: typer.Typer) -> None:
             print_json(answer)
         else:
             line(f"{name} is gone")
+
+    @model.command(
+        help=(
+            "Seal the API keys of models anew under the first of LEDGER_SEALING_KEYS, so that"
+            " another one can be taken away. Needs Kafka and Postgres, not the api; nobody should"
+            " change models meanwhile.\n\n"
+            "Example: ledger model reseal"
+        ),
+        epilog=EXIT_CODES,
+    )
+    def reseal(as_json: AsJson = False) -> None:
+        done = asyncio.run(_resealed(load_settings()))
+        if as_json:
+            print_json(done)
+        else:
+            for name in done["resealed"]:
+                line(f"{name} is sealed anew")
+            for name, why in done["closed"].items():
+                line(f"{name} cannot be opened: {why}; put its key again")
+        if done["closed"]:
+            raise typer.Exit(Exit.BAD)
+
+
+async def _resealed(settings: Settings) -> dict[str, Any]:
+    """Names of those that were, and why others cannot be."""
+    from ledger.client import Operator
+    from ledger.sealing.api_keys import open_api_key
+    from ledger.sealing.sealed import SealingError, key_id_of
+    from projections.reads import open_reads
+
+    keyring = settings.keyring
+    if keyring is None:
+        raise SettingsError(f"{PREFIX}SEALING_KEYS is not set: there is nothing to seal with")
+    resealed: list[str] = []
+    closed: dict[str, str] = {}
+    async with (
+        open_reads(postgres_of(settings), schema=settings.postgres_schema) as reads,
+        Operator(kafka_of(settings), prefix=settings.prefix, keyring=keyring) as operator,
+    ):
+        for state in (await reads.models()).items:
+            sealed = state.model.api_key
+            if not isinstance(sealed, str):
+                continue
+            try:
+                api_key = open_api_key(keyring, sealed, model=state.name)
+                if key_id_of(sealed) == keyring.newest.key_id:
+                    continue
+            except SealingError as error:
+                closed[state.name] = str(error)
+                continue
+            content = msgspec.to_builtins(state.model)
+            await operator.put_model(state.name, {**content, "api_key": api_key.reveal()})
+            resealed.append(state.name)
+    return {"resealed": resealed, "closed": closed}
 
 
 def _key(place: str) -> str:

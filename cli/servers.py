@@ -33,6 +33,20 @@ def postgres_of(settings: Settings) -> str:
     return running.addresses.postgres
 
 
+def objects_of(settings: Settings) -> str:
+    """The address of the object store, checked as far as that goes without reaching it."""
+    from ledger.objects import InvalidAddress, MissingExtra, open_store
+
+    if settings.objects:
+        try:
+            open_store(settings.objects)
+        except (InvalidAddress, MissingExtra) as error:
+            raise CommandError(
+                str(error), fix="see docs/objects.md", exit_code=Exit.USAGE
+            ) from None
+    return settings.objects
+
+
 def api_of(settings: Settings) -> str:
     if settings.api_url is not None:
         return settings.api_url.rstrip("/")

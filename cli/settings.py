@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ledger.log.connection import Connection
     from ledger.log.topics import Topics
     from ledger.sealing.keyring import Keyring
+    from processors.model_calls.addresses import AllowList
 
 PREFIX = "LEDGER_"
 FILE = "ledger.toml"
@@ -66,7 +67,8 @@ class Settings(BaseSettings):
     postgres: SecretStr | None = None
     """postgresql://… of the read models. Unset: that of a `ledger dev` that runs here."""
     objects: str = ""
-    """A folder or s3://bucket for payloads above 64 KiB; empty: such payloads are refused."""
+    """A folder or s3://bucket for payloads and outputs above 64 KiB, see docs/objects.md; empty:
+    such are refused. `ledger dev` has a folder of its own in LEDGER_DATA."""
     sealing_keys: SecretStr | None = None
     """Keys that secrets of requests and models are sealed under, the newest first: a file with
     lines `id:base64` of 32 bytes each, or such lines. Unset: requests with secrets are refused."""
@@ -86,6 +88,16 @@ class Settings(BaseSettings):
     """production: topics have three replicas, two of them in sync; nothing less is accepted."""
     processing_guarantee: Literal["at_least_once"] = "at_least_once"
     """Of the Faust app. exactly_once is refused: see docs/decisions/0002-faust-supervises.md."""
+
+    # --- Calls of models: `ledger worker --only model-calls` --------------------------------------
+    model_allow: str = ""
+    """Where models may be called beside public addresses: hosts, `*.` and a name, networks,
+    `loopback`, with commas between them. See docs/model-calls.md."""
+    model_slots: Annotated[int, Field(ge=1, le=400)] = 16
+    """Calls at once, of one process."""
+    model_answer_bytes_max: Count = 32 * 1024 * 1024
+    """Of one answer, decompressed; a call holds twice that at its end."""
+    model_redirects_max: Annotated[int, Field(ge=0, le=10)] = 0
 
     # --- Kafka's security ------------------------------------------------------------------------
     kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -117,6 +129,13 @@ class Settings(BaseSettings):
     """Idempotency keys that the owner of a partition remembers; then QUEUE_FULL."""
     postgres_connections_max: Annotated[int, Field(ge=1, le=200)] = 8
     """Of the api."""
+    object_bytes_max: Count = 33_554_432
+    """Of one payload or output that goes to the object store; then PAYLOAD_TOO_LARGE."""
+    clean_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    """Between a worker's looks at what has outlived its time."""
+    orphan_hours: Annotated[float, Field(gt=0)] = 192.0
+    """How old an object is that no job refers to before a worker deletes it. Longer than
+    idempotency keys are remembered, whose owners may ask again."""
     in_flight_max: Count = 10_000
     """Requests to one api process that wait for a decision at the same time."""
 
@@ -181,6 +200,16 @@ class Settings(BaseSettings):
             return keyring_from(said) if is_text else read_keyring(Path(said))
         except KeyringInvalid as error:
             raise SettingsError(f"{PREFIX}SEALING_KEYS: {error}") from None
+
+    @property
+    def allowed_addresses(self) -> AllowList:
+        """Raises `SettingsError`."""
+        from processors.model_calls.addresses import AllowList
+
+        try:
+            return AllowList.of(entry for entry in self.model_allow.split(",") if entry.strip())
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}MODEL_ALLOW: {error}") from None
 
     def connection(self, bootstrap: str) -> Connection:
         """Raises `SettingsError` for certificates that cannot be read."""

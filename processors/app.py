@@ -26,7 +26,9 @@ from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Effective
 from ledger.log.entries_reader import EntriesReader
+from processors.clean.cleaner import Cleaner, CleanerSettings
 from processors.health import HealthServer, Report
+from processors.model_calls.service import ModelCallsService, ModelCallsSettings, require_keys
 from processors.owner.seams import Feed, wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
 from processors.rates import BATCHES_MAX, RatesFeed
@@ -39,7 +41,8 @@ from projections.schema import migrate
 
 log = structlog.get_logger(__name__)
 
-Only = Literal["owner", "projector"]
+Only = Literal["owner", "projector", "model-calls"]
+"""The last one runs nowhere else: it holds secrets that no other part needs."""
 Work = Callable[[asyncio.Event], Awaitable[None]]
 """Runs until the event is set, then drains and returns. An exception ends the process."""
 
@@ -58,6 +61,12 @@ class WorkerSettings:
     """Postgres, of the read models."""
     schema: str = "ledger"
     health_port: int | None = None
+    model_calls: ModelCallsSettings | None = None
+    objects: str = ""
+    """Where what is too large for the log lies; empty: nowhere."""
+    clean_seconds: float = 5.0
+    """Between two looks at what has outlived its time."""
+    orphan_seconds: float = 192 * 3600.0
     processing_guarantee: str = "at_least_once"
 
 
@@ -199,8 +208,14 @@ class Parts:
         self.projector: ProjectorFeed | None = None
         self.rates: RatesFeed | None = None
         self.owner: OwnerService | None = None
+        self.model_calls: ModelCallsService | None = None
+        self.cleaner: Cleaner | None = None
         owner = settings.owner
         feeds: list[Feed] = []
+        if only == "model-calls":
+            assert settings.model_calls is not None
+            self.model_calls = ModelCallsService(settings.model_calls)
+            return
         if only != "owner":
             if applied := migrate(settings.dsn, schema=settings.schema):
                 log.info("worker.migrated", migrations=applied)
@@ -218,6 +233,13 @@ class Parts:
         else:
             for partition in range(owner.partitions):
                 Tee(*feeds).follow(partition)
+        if only != "owner":
+            self.cleaner = Cleaner(_cleaner_settings(settings), owned=self._cleans, now=_now)
+
+    def _cleans(self) -> frozenset[int]:
+        if self.owner is None:
+            return frozenset(range(self._settings.owner.partitions))
+        return self.owner.owned
 
     def report(self) -> Report:
         """For the health endpoint and the log."""
@@ -235,6 +257,7 @@ class Parts:
         return {
             "ready": joined
             and not errors
+            and (self.model_calls is None or self.model_calls.health()["ready"])
             and all(facts["owner"] and not facts["missing"] for facts in owned),
             "runs": self._only or "owner and projector",
             "loop_delay_seconds": round(self.loop_delay_seconds, 4),
@@ -243,7 +266,24 @@ class Parts:
             "owner": owner,
             "projector": {"partitions": projector},
             "rates": self.rates.health() if self.rates else {},
+            "model_calls": self.model_calls.health() if self.model_calls else {},
+            "cleaner": self.cleaner.health() if self.cleaner else {},
         }
+
+
+def _cleaner_settings(settings: WorkerSettings) -> CleanerSettings:
+    owner = settings.owner
+    return CleanerSettings(
+        connection=owner.connection,
+        dsn=settings.dsn,
+        topics=owner.topics,
+        partitions=owner.partitions,
+        ledger_id=owner.ledger_id,
+        schema=settings.schema,
+        objects=settings.objects,
+        round_seconds=settings.clean_seconds,
+        orphan_seconds=settings.orphan_seconds,
+    )
 
 
 def _now() -> Micros:
@@ -267,6 +307,10 @@ def worker_app(settings: WorkerSettings, parts: Parts, *, datadir: str) -> Ledge
         app.service(supervised("Projector", parts.projector.run))
     if parts.owner is not None:
         app.service(supervised("Owner", parts.owner.run))
+    if parts.model_calls is not None:
+        app.service(supervised("ModelCalls", parts.model_calls.run))
+    if parts.cleaner is not None:
+        app.service(supervised("Cleaner", parts.cleaner.run))
 
     @app.task  # type: ignore[untyped-decorator]
     async def watch_the_loop() -> None:
@@ -313,13 +357,16 @@ class _Worker(faust.Worker):
 
 
 def run_worker(settings: WorkerSettings, only: Only | None = None) -> int:
-    """Until SIGTERM or SIGINT, or until a part of it fails. Returns the exit code: 0 or 1."""
+    """Until SIGTERM or SIGINT, or until a part of it fails. Returns the exit code: 0 or 1. Raises
+    `KeysMissing` where models cannot be called for want of keys."""
     gc.set_threshold(*GC_THRESHOLD)
     return asyncio.run(_run(settings, only))
 
 
 async def _run(settings: WorkerSettings, only: Only | None) -> int:
     log.info("worker.starting", only=only or "everything")
+    if settings.model_calls is not None:
+        await require_keys(settings.model_calls)
     with ExitStack() as closing:
         datadir = closing.enter_context(tempfile.TemporaryDirectory(prefix="ledger-worker-"))
         parts = Parts(settings, only, closing)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from ledger.domain.commands import Limit, Model, QueueSettings, Template
+from ledger.domain.commands import Limit, Model, QueueSettings, RemoveObjects, Template
 from ledger.domain.events import Labels
 from ledger.domain.ids import Fence, JobId, Micros, QueueName, RuntimeId, Session, StepName
 from ledger.domain.job import Job
@@ -55,6 +55,21 @@ class JobFilter(Struct, frozen=True, gc=False, kw_only=True):
     """The first instant that counts."""
     created_to: Micros | None = None
     """The first instant that does not count any more."""
+
+
+class Removable(Struct, frozen=True, gc=False):
+    """A job that the cleaner has something to do with, without payload and output."""
+
+    job: Job
+    due_at: Micros
+
+
+class Removal(Struct, frozen=True, gc=False):
+    """Of an owner's objects; not ended."""
+
+    operation_id: str
+    asked: RemoveObjects
+    started_at: Micros
 
 
 class Jobs(Struct, frozen=True, gc=False):
@@ -136,6 +151,15 @@ class Rows(Struct, Generic[T], frozen=True, gc=False):
     items: tuple[T, ...]
     positions: Positions
     """Of all partitions, in the items' own snapshot."""
+
+
+class Rate(Struct, frozen=True, gc=False):
+    """How many jobs came to an outcome in a minute."""
+
+    minute: Micros
+    """Its beginning."""
+    outcome: str
+    count: int
 
 
 class QueueState(Struct, frozen=True, gc=False):

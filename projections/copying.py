@@ -17,10 +17,12 @@ from ledger.domain.job import (
     Pending,
     Status,
     held_lease,
+    objects_of,
     objects_to_delete,
     status,
     worker_type_of,
 )
+from ledger.domain.retention import FAILED_FOR_GOOD
 from projections.packing import ABSENT, pack_request, pack_state
 from projections.storable import BYTES_MAX, storable
 
@@ -34,7 +36,7 @@ DETAIL_BYTES_MAX = 16_384
 _u32 = Struct(">i").pack
 _LENGTHS = [_u32(size) for size in range(4096)]
 _instant = Struct(">iq").pack
-_new_job = Struct(">hiiihiqiqiqiiiqi?").pack
+_new_job = Struct(">hiiihiqiqiqiiiqi?i?").pack
 _open_job = Struct(">hihiqiqiq").pack
 _staged_job = Struct(">hiiiqiqiiiqi?i?i?").pack
 _array = Struct(">iiiii").pack
@@ -87,13 +89,12 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
     """Hot: once a job. Columns as in `copy_new_jobs.sql`."""
     asked = job.request
     where = status(job)
-    result = job.result
     return b"".join(
         (
             _new_job(
-                *(24, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(26, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000, 4, job.version, 8, position),
-                *(1, _ended_badly(job)),
+                *(1, _ended_badly(job), 1, job.erased),
             ),
             text_field(asked.job_id),
             known_text_field(asked.queue),
@@ -110,7 +111,8 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
             instant_field(job.finished_at),
             instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
-            NULL if result is None or result.output is None else raw_field(bytes(result.output)),
+            _output_field(job),
+            _objects_field(job),
         )
     )
 
@@ -138,7 +140,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
     return b"".join(
         (
             _staged_job(
-                *(18, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
+                *(19, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
                 *(8, position, 1, _ended_badly(job), 1, job.withdrawn, 1, job.erased),
             ),
             text_field(job.request.job_id),
@@ -151,6 +153,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
             instant_field(removable_at(job)),
             NULL if output is None or output is ABSENT else raw_field(bytes(output)),
             _wanted_field(job),
+            _objects_field(job),
         )
     )
 
@@ -221,17 +224,18 @@ def error_code(job: Job) -> str | None:
 def removable_at(job: Job) -> Micros | None:
     """When the result, or a job that failed for good, has outlived its time, and is to be removed;
     of one that is, as long as what it referred to is to be deleted."""
-    if job.withdrawn or job.erased:
-        return job.finished_at if objects_to_delete(job) else None
-    if job.result_expires_at is not None:
+    if (job.withdrawn or job.erased) and objects_to_delete(job):
+        return job.finished_at
+    if job.erased:
+        return None
+    if job.result_expires_at is not None and not job.withdrawn:
         return job.result_expires_at
     ttl = job.request.failed_ttl_us
-    if ttl is None or job.finished_at is None or job.end not in _FAILED:
+    if ttl is None or job.finished_at is None or job.end not in FAILED_FOR_GOOD:
         return None
     return Micros(job.finished_at + ttl)
 
 
-_FAILED = (Status.FAILED, Status.EXPIRED)
 _BADLY = (Status.FAILED, Status.CANCELLED, Status.EXPIRED)
 
 
@@ -244,6 +248,13 @@ def _error_field(job: Job) -> bytes:
         return NULL
     code = error_code(job)
     return NULL if code is None else known_text_field(code)
+
+
+def _output_field(job: Job) -> bytes:
+    result = job.result
+    if result is None or result.output is None or job.withdrawn or job.erased:
+        return NULL
+    return raw_field(bytes(result.output))
 
 
 def _ready_at(job: Job) -> Micros:
@@ -265,7 +276,20 @@ def _wanted_field(job: Job) -> bytes:
     types = sorted({worker_type_of(job, step) for step in waiting})
     if not types:
         return NOTHING_WANTED
-    return raw_field(_array(1, 0, TEXT, len(types), 1) + b"".join(map(known_text_field, types)))
+    return _texts_field(map(known_text_field, types), len(types))
+
+
+def _objects_field(job: Job) -> bytes:
+    if job.request.payload_ref is None and job.request.flow is None:
+        result = job.result
+        if result is None or result.output_ref is None:
+            return NULL
+    keys = objects_of(job)
+    return _texts_field(map(text_field, keys), len(keys)) if keys else NULL
+
+
+def _texts_field(fields: Iterable[bytes], many: int) -> bytes:
+    return raw_field(_array(1, 0, TEXT, many, 1) + b"".join(fields))
 
 
 TEXT = 25

@@ -18,7 +18,8 @@ from msgspec import Raw, Struct
 from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
-from ledger.domain.commands import Where
+from ledger.domain.commands import RemoveObjects, Where
+from ledger.domain.events import Labels, decoded
 from ledger.domain.ids import Micros
 from ledger.domain.job import TERMINAL, Job, Status
 from projections import operator_reads
@@ -35,6 +36,9 @@ from projections.answers import (
     Operation,
     QueueHeld,
     QueueState,
+    Rate,
+    Removable,
+    Removal,
     Rows,
     RuntimeState,
     ScheduleState,
@@ -142,13 +146,16 @@ class Reads:
         await self._watch.close()
 
     # --- Jobs ------------------------------------------------------------------------------------
-    async def job(self, job_id: str) -> Stored | None:
-        return (await self.jobs_by_id((job_id,))).get(job_id)
+    async def job(self, job_id: str, *, even_erased: bool = False) -> Stored | None:
+        return (await self.jobs_by_id((job_id,), even_erased=even_erased)).get(job_id)
 
-    async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
+    async def jobs_by_id(
+        self, job_ids: Sequence[str], *, even_erased: bool = False
+    ) -> dict[str, Stored]:
         """Those that exist, from one snapshot."""
         wanted = {storable(job_id): job_id for job_id in job_ids}
-        rows = await self._rows("queries/stored", {"ids": list(wanted)})
+        values = {"ids": list(wanted), "even_erased": even_erased}
+        rows = await self._rows("queries/stored", values)
         found = {}
         for name, state, output, request, payload, partition, offset in rows:
             job_id = wanted[name]
@@ -234,16 +241,58 @@ class Reads:
         [(many,)] = await self._rows("queries/count_matching", values)
         return int(many)
 
-    async def removable(self, before: Micros, limit: int) -> tuple[str, ...]:
-        """Ids of jobs whose result, or which themselves, have outlived their time; oldest first."""
-        rows = await self._rows("queries/removable", {"before": instant(before), "many": limit})
-        return tuple(job_id for (job_id,) in rows)
+    # --- What is to be cleaned up ----------------------------------------------------------------
+    async def removable(
+        self,
+        before: Micros,
+        partitions: Sequence[int],
+        *,
+        after: tuple[Micros, str] = (Micros(0), ""),
+        limit: int = 500,
+    ) -> tuple[Removable, ...]:
+        """Jobs whose result, or which themselves, have outlived their time, and those of which
+        something is to be deleted; the longest due first."""
+        values = {
+            "before": instant(before),
+            "partitions": list(partitions),
+            "after_at": instant(after[0]),
+            "after_id": after[1],
+            "many": limit,
+        }
+        rows = await self._rows("queries/removable", values)
+        return tuple(Removable(_bare(*row), due_at) for *row, due_at in rows)
+
+    async def owned(
+        self, labels: Labels, until: Micros, *, after: str = "", limit: int = 500
+    ) -> tuple[Job, ...]:
+        """Jobs with these labels, created by then, that refer to objects; by id."""
+        values = {
+            "labels": _labels(labels),
+            "until": instant(until),
+            "after": after,
+            "many": limit,
+        }
+        return tuple(_bare(*row) for row in await self._rows("queries/owned", values))
+
+    async def referred(self, keys: Sequence[str]) -> frozenset[str]:
+        """Of these objects those that some job refers to."""
+        rows = await self._rows("queries/referred", {"keys": [storable(key) for key in keys]})
+        return frozenset(key for (key,) in rows)
+
+    async def removals(self, limit: int = 100) -> tuple[Removal, ...]:
+        """Of owners' objects, that have not ended; oldest first."""
+        rows = await self._rows("queries/removals", {"many": limit})
+        return tuple(
+            Removal(operation_id, asked, started_at)
+            for operation_id, content, started_at in rows
+            if (asked := decoded(Raw(content), RemoveObjects)) is not None
+        )
 
     # --- One job's past --------------------------------------------------------------------------
     async def history(self, job_id: str, *, after_seq: int = 0, limit: int = 100) -> History | None:
-        """None: no such job."""
+        """Also of a job that was erased. None: no such job."""
         async with self._snapshot() as connection:
-            stored = await _stored(connection, job_id)
+            stored = await _stored(connection, job_id, even_erased=True)
             if stored is None:
                 return None
             items: list[HistoryEvent] = []
@@ -334,6 +383,11 @@ class Reads:
 
         return await self._snapped(read)
 
+    async def rates(self, minutes: int, queue: str | None = None) -> tuple[Rate, ...]:
+        """Of the last minutes, the oldest first; what the reaction `rates` has counted so far."""
+        rows = await self._rows("queries/rates", {"minutes": minutes, "queue": _text(queue)})
+        return tuple(Rate(*row) for row in rows)
+
     async def command(self, command_id: str) -> CommandOutcome | None:
         rows = await self._rows("queries/command", {"id": storable(command_id)})
         return CommandOutcome(*rows[0]) if rows else None
@@ -372,6 +426,11 @@ class Reads:
     async def models(self) -> Rows[ModelState]:
         """By name."""
         return await self._snapped(operator_reads.models)
+
+    async def open_types(self, queue: str) -> list[str]:
+        """Of the queue's jobs that have not ended."""
+        rows = await self._rows("queries/open_types", {"queue": storable(queue)})
+        return [job_type for (job_type,) in rows]
 
     async def operation(self, operation_id: str) -> Operation | None:
         rows = await self._rows("queries/operation", {"id": storable(operation_id)})
@@ -465,8 +524,16 @@ def _jobs(rows: Iterable[tuple[Any, ...]]) -> tuple[Job, ...]:
     )
 
 
-async def _stored(connection: Connection, job_id: str) -> Stored | None:
-    rows = await _fetch(connection, "queries/stored", {"ids": [storable(job_id)]})
+def _bare(job_id: str, state: bytes, request: bytes) -> Job:
+    """Without payload and output."""
+    return unpack_job(unpack_request(job_id, request, None), state, None)
+
+
+async def _stored(
+    connection: Connection, job_id: str, *, even_erased: bool = False
+) -> Stored | None:
+    values = {"ids": [storable(job_id)], "even_erased": even_erased}
+    rows = await _fetch(connection, "queries/stored", values)
     if not rows:
         return None
     _, state, output, request, payload, partition, offset = rows[0]
@@ -505,13 +572,12 @@ def _list_name(where: JobFilter, order: Order) -> LiteralString:
 
 
 def _conditions(where: JobFilter) -> dict[str, Any]:
-    labels = {storable(key): storable(value) for key, value in where.labels.items()}
     return {
         "queues": _texts(where.queues),
         "types": _texts(where.types),
         "statuses": _texts(where.statuses),
         "ended_badly": bool(where.statuses) and _BADLY.issuperset(where.statuses),
-        "labels": orjson.dumps(labels).decode() if labels else None,
+        "labels": _labels(where.labels) if where.labels else None,
         "scope": _text(where.scope),
         "error_code": _text(where.error_code),
         "retried_from": _text(where.retried_from),
@@ -519,6 +585,11 @@ def _conditions(where: JobFilter) -> dict[str, Any]:
         "created_from": None if where.created_from is None else instant(where.created_from),
         "created_to": None if where.created_to is None else instant(where.created_to),
     }
+
+
+def _labels(labels: Labels) -> str:
+    words = {storable(key): storable(value) for key, value in labels.items()}
+    return orjson.dumps(words).decode()
 
 
 def _texts(texts: Iterable[str]) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""Runs all five types; a model behind HTTP does the work: `runtime.py BOOTSTRAP MODEL_URL`."""
+"""A model behind HTTP does the work: `runtime.py BOOTSTRAP MODEL_URL [TYPE…]`; else all five."""
 
 import os
 import sys
@@ -29,6 +29,7 @@ async def ask_the_model(ctx: Context) -> object:
     return answer.json()
 
 
-for template in (Path(__file__).parent / "templates").glob("*.json"):
-    runtime.job(template.stem)(ask_the_model)
+templates = (Path(__file__).parent / "templates").glob("*.json")
+for job_type in sys.argv[3:] or [template.stem for template in templates]:
+    runtime.job(job_type)(ask_the_model)
 runtime.run()

@@ -13,6 +13,7 @@ from ledger.client.job_context import (
     GiveBack,
     JobCancelled,
     JobFailure,
+    StoredOutput,
 )
 from ledger.client.operators import Operator
 from ledger.client.producer import Accepted, Producer, Submitted, TemplateStored
@@ -40,6 +41,7 @@ __all__ = [
     "Refused",
     "Runtime",
     "RuntimeFailed",
+    "StoredOutput",
     "Submitted",
     "TemplateStored",
     "Undecided",

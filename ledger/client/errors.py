@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Raw
+
 from ledger.domain.ids import CommandId, JobId
 from ledger.domain.rejections import FieldError
 
@@ -24,6 +26,7 @@ class Refused(ClientError):
         job_id: JobId | None = None,
         job_status: str | None = None,
         errors: tuple[FieldError, ...] = (),
+        data: Raw | None = None,
     ) -> None:
         place = f" (at {pointer})" if pointer else ""
         super().__init__(f"{code}: {detail}{place}")
@@ -35,6 +38,17 @@ class Refused(ClientError):
         self.job_status = job_status
         self.errors = errors
         """All that is wrong, where it is more than one thing."""
+        self.data = data
+        """What else the owner told, as JSON."""
+
+
+class StoreFailed(ClientError):
+    """The object store did not take or give what is too large for the log. Nothing was sent."""
+
+    def __init__(self, reason: str, *, is_passing: bool) -> None:
+        super().__init__(reason)
+        self.is_passing = is_passing
+        """False: trying again does not help, for the object is gone or damaged."""
 
 
 class Undecided(ClientError):

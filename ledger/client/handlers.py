@@ -7,46 +7,46 @@ import asyncio
 import contextvars
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Semaphore, Thread
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 import structlog
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct
 
+from ledger.client.carrying import Carrier
+from ledger.client.endings import (
+    NO_OBJECT_STORE,
+    Large,
+    failure,
+    of_store,
+    raised,
+    released,
+    result_of,
+    stopped,
+)
+from ledger.client.errors import Refused, StoreFailed
 from ledger.client.held import AskToStop, Begin, Ending, Held, Order, Stop, Why
 from ledger.client.job_context import (
-    AwaitCompletion,
     Context,
     GiveBack,
-    JobCancelled,
     JobFailure,
 )
-from ledger.client.json_values import (
-    DETAILS_BYTES_MAX,
-    clean_text,
-    hash_of,
-    json_bytes,
-)
+from ledger.client.requests import PAYLOAD_TOO_LARGE
 from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.commands import (
     ProgressSaid,
-    ReportedCancel,
     ReportedFailure,
-    ReportedRelease,
     ReportedResult,
-    ReportedWait,
 )
 from ledger.domain.ids import INLINE_BYTES_MAX
-from ledger.domain.strict_json import MalformedJson, UnsafeInteger
 from ledger.log.crash_points import reach
 
 log = structlog.get_logger(__name__)
 
-HANDLER_ERROR = "HANDLER_ERROR"
-PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+T = TypeVar("T")
 PARKED_MAX = 100
 """Tasks kept for the next jobs."""
 
@@ -81,11 +81,16 @@ class Handlers:
         loop: asyncio.AbstractEventLoop,
         say: Say,
         failed: Callable[[BaseException], None],
+        carrier: Carrier | None = None,
+        fetches: bool = True,
     ) -> None:
-        """`failed` is told what is no failure of a job but one of ours."""
-        self._handlers = {
-            job_type: (handler, _is_async(handler)) for job_type, handler in handlers.items()
-        }
+        """`failed` is told what is no failure of a job but one of ours. `fetches`: what lies in the
+        object store is there when a handler is called."""
+        self._carrier = carrier
+        self._fetches = fetches
+        self._handlers: dict[str, tuple[Handler, bool]] = {}
+        for job_type, handler in handlers.items():
+            self.add(job_type, handler)
         self._loop = loop
         self._say = say
         self._failed = failed
@@ -98,6 +103,10 @@ class Handlers:
         self._threads = Threads(slots, self._run_in_thread)
         self._closed = False
         self._idle: asyncio.Event | None = None
+
+    def add(self, job_type: str, handler: Handler) -> None:
+        """Before jobs of the type are offered. None is ever removed: some may be under way."""
+        self._handlers[job_type] = (handler, _is_async(handler))
 
     # --- From any thread -------------------------------------------------------------------------
     def take(self, orders: list[Order]) -> None:
@@ -118,7 +127,7 @@ class Handlers:
                 self._loop.call_soon_threadsafe(self._take_in_loop, for_loop)
             except RuntimeError:  # The loop is closed: nobody is there to do the work.
                 for run, _ in for_loop:
-                    self._end(run, _released(run.held, Why.LEAVING))
+                    self._end(run, released(run.held, Why.LEAVING))
 
     def stop(self, why: Why) -> None:
         """Tell all that run to stop. Called in the loop."""
@@ -126,7 +135,7 @@ class Handlers:
             self._tell(run, Stop(run.held, why))
         while self._ready:
             run = self._ready.popleft()
-            self._end(run, _released(run.held, why))
+            self._end(run, released(run.held, why))
 
     @property
     def running(self) -> int:
@@ -177,7 +186,7 @@ class Handlers:
     def _ended_unbegun(self, run: Run) -> bool:
         """It was told to stop before its turn came."""
         if run.why is not None:
-            self._end(run, _stopped(run.held, run.why))
+            self._end(run, stopped(run.held, run.why))
         return run.why is not None
 
     def _end(self, run: Run, word: Ending | None) -> None:
@@ -247,22 +256,67 @@ class Handlers:
         held.entered = True
         word: Ending | None
         try:
+            if self._fetches and (held.job.payload_ref is not None or held.job.input_refs):
+                await self._fetch(run)
             reach("runtime.before_call")
             output = await run.handler(run.context)  # type: ignore[misc]
             reach("runtime.after_call")
-            word = _result(held, output)
+            said = result_of(held, output)
+            word = await self._store(said) if isinstance(said, Large) else said
         except asyncio.CancelledError as error:
             if run.why is None and (self._closed or task.cancelling()):
-                self._end(run, _released(held, Why.LEAVING))
+                self._end(run, released(held, Why.LEAVING))
                 raise
             while run.why is not None and task.cancelling():
                 task.uncancel()
-            word = _raised(run, error)
+            word = raised(held, error, run.context.cancelled, run.why)
         except Exception as error:
-            word = _raised(run, error)
+            word = raised(held, error, run.context.cancelled, run.why)
         finally:
             run.task = None
         self._end(run, word)
+
+    # --- What lies in the object store -----------------------------------------------------------
+    async def _fetch(self, run: Run) -> None:
+        """Before the handler is called. Raises `JobFailure`."""
+        brief = run.held.job
+        if self._carrier is None:
+            message = "its input lies in an object store: start the runtime with `objects`"
+            raise JobFailure(NO_OBJECT_STORE, message)
+        try:
+            payload = UNSET
+            if brief.payload_ref is not None:
+                payload = await self._carrier.payload_of(brief)
+            run.context.give(payload, await self._carrier.inputs_of(brief))
+        except StoreFailed as failed:
+            raise of_store(failed) from failed
+
+    async def _store(self, large: Large) -> ReportedResult | ReportedFailure:
+        held = large.held
+        if self._carrier is None:
+            message = f"the output takes {len(large.data)} bytes; {INLINE_BYTES_MAX} fit"
+            return failure(held, PAYLOAD_TOO_LARGE, message, retryable=False)
+        try:
+            ref, extract = await self._carrier.output_of(
+                held.job_id, held.fence, held.job, large.data
+            )
+        except Refused as refused:
+            is_large = refused.code == PAYLOAD_TOO_LARGE
+            code = PAYLOAD_TOO_LARGE if is_large else INVALID_OUTPUT
+            return failure(held, code, str(refused), retryable=False)
+        except StoreFailed as failed:
+            raise of_store(failed) from failed
+        return ReportedResult(
+            held.job_id, held.fence, UNSET, ref, large.output_hash, extract or None
+        )
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """From a handler's thread: the store's calls belong to the loop."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except RuntimeError as error:  # The loop is closed: nobody is there to do the work.
+            work.close()
+            raise GiveBack(str(error)) from error
 
     # --- In threads ------------------------------------------------------------------------------
     def _run_in_thread(self, run: Run) -> None:
@@ -272,12 +326,15 @@ class Handlers:
         held.entered = True
         word: Ending | None
         try:
+            if self._fetches and (held.job.payload_ref is not None or held.job.input_refs):
+                self._in_loop(self._fetch(run))
             reach("runtime.before_call")
             output = run.handler(run.context)
             reach("runtime.after_call")
-            word = _result(held, output)
+            said = result_of(held, output)
+            word = self._in_loop(self._store(said)) if isinstance(said, Large) else said
         except BaseException as error:  # Also what asks a process to exit: this is only a thread.
-            word = _raised(run, error)
+            word = raised(held, error, run.context.cancelled, run.why)
         self._end(run, word)
 
 
@@ -308,84 +365,6 @@ class Threads:
         while (run := self._queue.get()) is not None:
             self._work(run)
             self._idle.release()
-
-
-# --- Words ---------------------------------------------------------------------------------------
-def _result(held: Held, output: object) -> ReportedResult | ReportedFailure:
-    try:
-        data = json_bytes(output)
-        output_hash = hash_of(output, data)
-    except (MalformedJson, UnsafeInteger) as error:
-        return _failure(held, INVALID_OUTPUT, f"the output is {error}", retryable=False)
-    if len(data) > INLINE_BYTES_MAX:
-        message = f"the output takes {len(data)} bytes; {INLINE_BYTES_MAX} fit"
-        return _failure(held, PAYLOAD_TOO_LARGE, message, retryable=False)
-    return ReportedResult(held.job_id, held.fence, Raw(data), None, output_hash)
-
-
-def _raised(run: Run, error: BaseException) -> Ending | None:
-    held = run.held
-    match error:
-        case JobFailure():
-            return ReportedFailure(
-                held.job_id,
-                held.fence,
-                clean_text(error.code, 100),
-                clean_text(error.message),
-                error.retryable,
-                error.retry_after,
-                _details(error.details),
-            )
-        case GiveBack():
-            return ReportedRelease(held.job_id, held.fence, clean_text(error.reason))
-        case AwaitCompletion():
-            return ReportedWait(held.job_id, held.fence, error.timeout_seconds)
-        case JobCancelled() | asyncio.CancelledError() if run.context.cancelled:
-            return _stopped(held, run.why or Why.GRACE_ENDED)
-        case _ if run.why is Why.LOST or run.why is Why.RAN_OUT or run.why is Why.LEAVING:
-            return _stopped(held, run.why)
-        case _:
-            log.warning(
-                "runtime.handler_failed",
-                job=held.job_id,
-                type=held.job.type,
-                attempt=held.item.attempt,
-                exc_info=error,
-            )
-            message = clean_text(f"{type(error).__name__}: {error}")
-            return _failure(held, HANDLER_ERROR, message, retryable=True)
-
-
-def _stopped(held: Held, why: Why) -> Ending | None:
-    match why:
-        case Why.LOST:
-            return None
-        case Why.GRACE_ENDED:
-            return ReportedCancel(held.job_id, held.fence)
-        case Why.RAN_OUT | Why.LEAVING:
-            return _released(held, why)
-        case _:
-            assert_never(why)
-
-
-def _released(held: Held, why: Why) -> ReportedRelease:
-    return ReportedRelease(held.job_id, held.fence, why.value)
-
-
-def _failure(held: Held, code: str, message: str, *, retryable: bool) -> ReportedFailure:
-    return ReportedFailure(held.job_id, held.fence, code, clean_text(message), retryable)
-
-
-def _details(details: object) -> Raw | UnsetType:
-    if details is None:
-        return UNSET
-    try:
-        data = json_bytes(details)
-    except (MalformedJson, UnsafeInteger) as error:
-        return Raw(json_bytes({"omitted": str(error)}))
-    if len(data) > DETAILS_BYTES_MAX:
-        return Raw(json_bytes({"omitted": f"{len(data)} bytes; {DETAILS_BYTES_MAX} fit"}))
-    return Raw(data)
 
 
 def _is_async(handler: Handler) -> bool:

@@ -8,13 +8,14 @@ from threading import Event
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from ledger.client.clock import monotonic
 from ledger.client.held import Held
 from ledger.client.json_values import TEXT_LENGTH_MAX, clean_text
 from ledger.domain.commands import ProgressSaid
 from ledger.domain.events import Ref
-from ledger.domain.ids import Fence, JobId, QueueName, StepName
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, StepName
 
 CODE_LENGTH_MAX = 100
 
@@ -63,6 +64,16 @@ class AwaitCompletion(Exception):
 
 class JobCancelled(Exception):
     """Raise it once the work has stopped because `ctx.cancelled` was set."""
+
+
+class StoredOutput(Struct, frozen=True, gc=False):
+    """Return it for an output that the handler has put in the object store itself.
+
+    The owner takes only a key that `ledger.domain.object_keys.output_key` makes of the job, its
+    labels and the fence.
+    """
+
+    ref: Ref
 
 
 class Cancellation:
@@ -127,13 +138,14 @@ class Cancellation:
 class Context:
     """One attempt at one job."""
 
-    __slots__ = ("_held", "_job", "_payload", "_progress", "cancelled")
+    __slots__ = ("_held", "_inputs", "_job", "_payload", "_progress", "cancelled")
 
     def __init__(self, held: Held, progress: Callable[[Held, ProgressSaid], None]) -> None:
         self._held: Final = held
         self._progress = progress
         self._job: dict[str, Any] | None = None
         self._payload: Any = msgspec.UNSET
+        self._inputs: dict[str, Any] | None = None
         self.cancelled: Final = Cancellation()
 
     @property
@@ -155,19 +167,43 @@ class Context:
         return self._payload
 
     @property
+    def payload_json(self) -> bytes:
+        """As it was sent, byte for byte; `{}` where `payload_ref` says where it lies."""
+        return bytes(self._held.job.payload)
+
+    @property
+    def payload_ref(self) -> Ref | None:
+        return self._held.job.payload_ref
+
+    @property
+    def sealed_headers(self) -> tuple[str, CommandId] | None:
+        """The job's `forward_headers` as they are sealed, and the command that they are sealed for:
+        see `ledger.sealing.forward_headers.open_headers`."""
+        sealed, command_id = self._held.job.forward_headers, self._held.job.sealed_for
+        return None if sealed is None or command_id is None else (sealed, CommandId(command_id))
+
+    @property
     def labels(self) -> dict[str, str]:
         return self._held.job.labels
 
     @property
     def inputs(self) -> dict[str, Any]:
         """Outputs of the steps that this one needs, by name."""
-        inputs = self._held.job.inputs
-        return {name: msgspec.json.decode(output) for name, output in inputs.items()}
+        if self._inputs is None:
+            inputs = self._held.job.inputs
+            self._inputs = {name: msgspec.json.decode(output) for name, output in inputs.items()}
+        return self._inputs
 
     @property
     def input_refs(self) -> dict[str, Ref]:
-        """Where those of them lie that are kept in the object store."""
+        """Where those of them lie that are kept in the object store. `Runtime(objects=…)` has
+        fetched them."""
         return self._held.job.input_refs
+
+    def give(self, payload: Any, inputs: dict[str, Any] | None) -> None:
+        """Called by the runtime: what it has fetched."""
+        self._payload = payload
+        self._inputs = inputs
 
     @property
     def item(self) -> Any:

@@ -20,11 +20,13 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ledger.client.carrying import Carrier
 from ledger.client.command_ids import new_command_id
 from ledger.client.decisions import Decisions
 from ledger.client.errors import NotAcknowledged, Refused, Undecided
 from ledger.client.layout import connection_to, partitions_of
 from ledger.client.requests import (
+    PAYLOAD_TOO_LARGE,
     Checked,
     RequestFields,
     RetryFields,
@@ -41,12 +43,14 @@ from ledger.domain.commands import (
     Template,
 )
 from ledger.domain.ids import CommandId, JobId
+from ledger.domain.rejections import Rejection
 from ledger.log.command_codec import partition_for, topic_of
 from ledger.log.connection import Connection
 from ledger.log.errors import LogError
 from ledger.log.outbox import Outbox
 from ledger.log.replies import Reply
 from ledger.log.topics import Topics
+from ledger.objects import ObjectStore
 from ledger.sealing.keyring import Keyring
 
 WAIT_SECONDS = 5.0
@@ -128,8 +132,11 @@ class Producer:
         source: str = "ledger/client",
         actor: str = "",
         keyring: Keyring | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
-        """`keyring`: what secrets, such as `forward_headers`, are sealed under."""
+        """`keyring`: what secrets, such as `forward_headers`, are sealed under. `objects`: where
+        payloads go that are too large for the log, see docs/objects.md; the caller closes it."""
+        self._carrier = None if objects is None else Carrier(objects)
         self._keyring = keyring
         self.wait_seconds = wait_seconds
         self._connection = connection_to(bootstrap)
@@ -200,10 +207,11 @@ class Producer:
             body["payload"] = payload
         if wait:
             await self._decisions.start()
-        checked = self._checked_request(body, command_id, wait=wait)
+        command_id = _id(command_id)
+        checked = await self._carried(body, command_id, wait=wait)
         if not wait:
             return await self._send(checked)
-        return accepted(await self._ask(checked))
+        return accepted(await self._asked(checked, body))
 
     @overload
     async def submit_many(
@@ -225,7 +233,7 @@ class Producer:
         """
         if await_decision:
             await self._decisions.start()
-        checked = [self._checked_request(body, None, wait=await_decision) for body in requests]
+        checked = [await self._carried(body, _id(None), wait=await_decision) for body in requests]
         if not await_decision:
             return await self._send_all(checked)
         futures = [self._decisions.expect(one.command_id) for one in checked]
@@ -259,11 +267,25 @@ class Producer:
         payload: object = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         priority: int | UnsetType = UNSET,
+        from_failed: bool = False,
         command_id: str | None = None,
     ) -> Accepted:
-        """A new job like an ended one; its `retried_from` names that one."""
+        """A new job like an ended one; its `retried_from` names that one. `from_failed`: of a flow,
+        the steps that succeeded are taken over."""
         body = {"job_id": job_id, "payload": payload, "labels": labels, "priority": priority}
-        return accepted(await self._command(RerunJob.TYPE, body, command_id))
+        if from_failed:
+            body["from_failed"] = True
+        try:
+            return accepted(await self._command(RerunJob.TYPE, body, command_id))
+        except Refused as refused:
+            is_to_copy = refused.pointer == "/payload" and refused.data is not None
+            if self._carrier is None or refused.data is None or not is_to_copy:
+                raise
+            # What was refused under an id is refused under it again.
+            again = CommandId(f"{refused.command_id}.copy")
+            ref = await self._carrier.copied(refused.data, again)
+        body["payload_ref"] = msgspec.to_builtins(ref)
+        return accepted(await self._command(RerunJob.TYPE, body, again))
 
     async def cancel_where(
         self,
@@ -326,10 +348,34 @@ class Producer:
             )
         )
 
-    def _checked_request(
-        self, body: Mapping[str, object], command_id: str | None, *, wait: bool
+    async def _carried(
+        self, body: Mapping[str, object], command_id: CommandId, *, wait: bool
     ) -> Checked:
-        command_id = _id(command_id)
+        """A payload that is too large for the log is in the store before its request is sent."""
+        try:
+            return self._checked_request(body, command_id, wait=wait)
+        except Refused as refused:
+            is_large = refused.code == PAYLOAD_TOO_LARGE and refused.pointer == "/payload"
+            if self._carrier is None or not is_large:
+                raise
+            moved = await self._carrier.moved({"queue": "default", **body}, command_id)
+        return self._checked_request(moved, command_id, wait=wait)
+
+    async def _asked(self, checked: Checked, body: Mapping[str, object]) -> Reply:
+        """The owner's answer. Of a payload in the store it may tell by which template that is to be
+        checked: then it is asked once more."""
+        try:
+            return await self._ask(checked)
+        except Refused as refused:
+            is_told = refused.code == Rejection.VIEW_BEHIND and refused.data is not None
+            if self._carrier is None or refused.data is None or not is_told:
+                raise
+            self._carrier.learn({"queue": "default", **body}, refused.data)
+        return await self._ask(await self._carried(body, checked.command_id, wait=True))
+
+    def _checked_request(
+        self, body: Mapping[str, object], command_id: CommandId, *, wait: bool
+    ) -> Checked:
         headers = body.get("forward_headers")
         if isinstance(headers, Mapping):
             sealed = sealed_headers(self._keyring, headers, command_id)
@@ -460,6 +506,7 @@ def _refused(reply: Reply) -> Refused:
         job_id=reply.job_id,
         job_status=reply.job_status,
         errors=reply.errors,
+        data=reply.data,
     )
 
 

@@ -30,6 +30,7 @@ from ledger.log.command_codec import (
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
 from ledger.log.records import Header, Outgoing, ReadHeader
+from ledger.sealing.api_keys import context_of
 from ledger.sealing.forward_headers import HeadersRefused, checked_value, seal_headers
 from ledger.sealing.keyring import Keyring
 from ledger.sealing.sealed import seal
@@ -91,7 +92,9 @@ def checked_request(
     misshapen, or under headers that are not plainly good: it says why.
     """
     body = dict(fields)
-    payload = body.setdefault("payload", {})
+    payload = body.get("payload", {})
+    if "payload_ref" not in body:
+        body["payload"] = payload
     if body.get("idempotency_key") is not None and "payload_hash" not in body:
         body["payload_hash"] = hash_of(payload, _encoded(payload, command_id, "/payload"))
     try:
@@ -199,7 +202,7 @@ def sealed_api_key(keyring: Keyring | None, api_key: str, model: str, command_id
         detail = f"has 1 to {API_KEY_LENGTH_MAX} characters; None removes it"
         raise _invalid(detail, command_id, "/api_key")
     ring = _needed(keyring, command_id, "/api_key")
-    return seal(ring, api_key.encode(), context=f"models/{model}/api_key")
+    return seal(ring, api_key.encode(), context=context_of(model))
 
 
 def _needed(keyring: Keyring | None, command_id: CommandId, pointer: str) -> Keyring:

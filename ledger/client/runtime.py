@@ -26,6 +26,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from ledger.client.carrying import Carrier
 from ledger.client.handlers import Handler, Handlers
 from ledger.client.held import Why
 from ledger.client.layout import connection_to
@@ -35,10 +36,13 @@ from ledger.domain import commands
 from ledger.domain.ids import QueueName, RuntimeId
 from ledger.log.connection import Connection
 from ledger.log.topics import Topics
+from ledger.objects import ObjectStore
 
 log = structlog.get_logger(__name__)
 
 QUEUES_MAX = 50
+TYPES_MAX = 200
+"""That one beat can offer."""
 STOP_SECONDS = 2.0
 """What a handler has left to stop once it was cancelled."""
 LEAVE_SECONDS = 10.0
@@ -71,7 +75,14 @@ class Runtime:
         beat_seconds: float = 5.0,
         partitions: int | None = None,
         prefix: str = "",
+        objects: ObjectStore | None = None,
+        fetches: bool = True,
     ) -> None:
+        """`objects`: where payloads, inputs and outputs lie that are too large for the log, see
+        docs/objects.md; the caller closes it. `fetches` False: handlers fetch by themselves what
+        lies there, by `ctx.payload_ref` and `ctx.input_refs`."""
+        self._fetches = fetches
+        self._carrier = None if objects is None else Carrier(objects)
         self.id = _checked(id, commands.Runtime, "runtime id")
         queues = (queue,) if isinstance(queue, str) else tuple(dict.fromkeys(queue))
         if not 1 <= len(queues) <= QUEUES_MAX:
@@ -92,21 +103,47 @@ class Runtime:
         self._handlers: dict[str, Handler] = {}
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
+        self._running: Handlers | None = None
         self._link: RuntimeLink | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
 
     def job(self, job_type: str) -> Callable[[H], H]:
-        """Registers the handler of a job type."""
+        """Registers the handler of a job type. While it serves, in its loop: the next beat offers
+        the type."""
         _checked(job_type, commands.Type, "job type")
 
         def register(handler: H) -> H:
             if job_type in self._handlers:
                 raise ValueError(f"{job_type} has a handler already")
+            if len(self._handlers) == TYPES_MAX:
+                raise ValueError(f"a runtime serves {TYPES_MAX} job types at most")
             self._handlers[job_type] = handler
+            if self._running is not None:
+                self._running.add(job_type, handler)
+            self._offer()
             return handler
 
         return register
+
+    def forget(self, job_type: str) -> None:
+        """Takes no more jobs of the type; what runs goes on. While it serves, in its loop."""
+        if self._handlers.pop(job_type, None) is not None:
+            self._offer()
+
+    @property
+    def types(self) -> frozenset[str]:
+        """What it has handlers of."""
+        return frozenset(self._handlers)
+
+    @property
+    def is_served(self) -> bool:
+        """The owner of every queue has answered."""
+        return self._link is not None and self._link.ready.is_set()
+
+    def _offer(self) -> None:
+        if self._link is not None:
+            self._link.offer(sorted(self._handlers))
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. A second one cuts the drain short."""
@@ -137,7 +174,10 @@ class Runtime:
             loop=self._loop,
             say=link.said,
             failed=self._fail,
+            carrier=self._carrier,
+            fetches=self._fetches,
         )
+        self._running = handlers
         link.start()
         log.info("runtime.started", runtime=self.id, queues=self.queues, slots=self.slots)
         try:
@@ -198,7 +238,7 @@ class Runtime:
         while not leaving.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(leaving)
-        self._link = None
+        self._link = self._running = None
         leaving.result()
 
     async def _give_back(self, link: RuntimeLink, handlers: Handlers) -> None:

@@ -92,6 +92,7 @@ class RuntimeLink:
             )
             for queue in queues
         }
+        self._types = tuple(types)
         self._slots = Slots(slots, self._sessions.values())
         self._inboxes = [
             RuntimeInbox(connection, topics, session) for session in self._sessions.values()
@@ -121,6 +122,11 @@ class RuntimeLink:
         if not self._mail_rung:
             self._mail_rung = True
             self._call(self._collect)
+
+    def offer(self, types: Sequence[str]) -> None:
+        """Take jobs of these types from now on."""
+        self._types = tuple(types)
+        self._call(self._offer)
 
     def drain(self) -> None:
         """Take no more jobs."""
@@ -158,6 +164,7 @@ class RuntimeLink:
         self._wakes = {queue: asyncio.Event() for queue in self._sessions}
         # What was asked before there was a loop to call.
         self._collect()
+        self._offer()
         if self._draining:
             self._drain()
         if self._leave_by is not None:
@@ -308,6 +315,11 @@ class RuntimeLink:
                 self._wakes[queue].set()
             if session.look_at() < self._watches_at:
                 self._watching.set()
+
+    def _offer(self) -> None:
+        for session in self._sessions.values():
+            session.offer(self._types)
+        self._wake_due()
 
     def _drain(self) -> None:
         for session in self._sessions.values():

@@ -118,6 +118,12 @@ class QueueSession:
         """There is something to say that only the caller knows, such as a slot."""
         self._urgent = True
 
+    def offer(self, types: tuple[str, ...]) -> None:
+        """Of these types from now on; a job of another that comes all the same is given back."""
+        if types != self._types:
+            self._types = types
+            self._urgent = True
+
     def take(self, record: InboxRecord, now: float) -> list[Order]:
         match record:
             case Assigned():

@@ -30,6 +30,7 @@ from ledger.client.requests import RequestFields
 from ledger.domain.commands import Template
 from ledger.log.connection import Connection
 from ledger.log.effective import Effective
+from ledger.objects import ObjectStore
 
 T = TypeVar("T")
 C = TypeVar("C", producer.Producer, auditor.Auditor)
@@ -96,6 +97,7 @@ class Producer(_InThread[producer.Producer]):
         wait_seconds: float = producer.WAIT_SECONDS,
         source: str = "ledger/client",
         actor: str = "",
+        objects: ObjectStore | None = None,
     ) -> None:
         super().__init__(
             producer.Producer(
@@ -105,6 +107,7 @@ class Producer(_InThread[producer.Producer]):
                 wait_seconds=wait_seconds,
                 source=source,
                 actor=actor,
+                objects=objects,
             )
         )
 
@@ -172,11 +175,17 @@ class Producer(_InThread[producer.Producer]):
         payload: object = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         priority: int | UnsetType = UNSET,
+        from_failed: bool = False,
         command_id: str | None = None,
     ) -> Accepted:
         return self._call(
             self._client.rerun(
-                job_id, payload=payload, labels=labels, priority=priority, command_id=command_id
+                job_id,
+                payload=payload,
+                labels=labels,
+                priority=priority,
+                from_failed=from_failed,
+                command_id=command_id,
             )
         )
 

@@ -21,8 +21,9 @@ from ledger.domain.events import (
 )
 from ledger.domain.flows import carry, follow
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
-from ledger.domain.job import begin, status
+from ledger.domain.job import Job, begin, status
 from ledger.domain.leases import refuse_other_version
+from ledger.domain.object_keys import is_payload_of
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
 from ledger.domain.strict_json import UnsafeInteger
@@ -50,6 +51,8 @@ def admit(
     if version is not None:
         pinned = queue.template(request.type, version) if queue is not None else None
     governing = pinned or newest
+    if refused := _moved_wrongly(request, newest, asked):
+        return refused
     key = None
     window = partition.bounds.commands_us
     if request.idempotency_key is not None:
@@ -95,6 +98,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
     """A new job that asks for what an ended one did. That one may be forgotten here: then the
     command brings it along, and as all open jobs are known, it has ended."""
     job = partition.job(command.job_id)
+    if job is not None and job.erased:
+        return not_found(command.job_id)
     if job is not None and job.end is None:
         return Rejected(
             Rejection.JOB_NOT_CLOSED, "only an ended job can be rerun", job.id, status(job)
@@ -123,6 +128,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
     event = rerun(original, command, pinned or newest, seed=asked.command_id, at=at, order=order)
     if isinstance(event, Rejected):
         return event
+    if refused := _copied_wrongly(job, original, command, event, asked):
+        return refused
     carried: tuple[JobEvent, ...] = ()
     if command.from_failed and original.flow is not None:
         if job is None:
@@ -131,6 +138,47 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
             )
         carried = carry(job, event.job_id)
     return _beside_its_equals(partition, event, newest, asked, at, carried=carried)
+
+
+def _moved_wrongly(request: RequestJob, newest: Pinned | None, asked: Asked) -> Rejected | None:
+    """Of a payload in the object store: whose it is, and by which template it was looked at."""
+    ref = request.payload_ref
+    if ref is None:
+        return None
+    if request.payload is not UNSET:
+        return _invalid("/payload_ref", "payload and payload_ref exclude each other")
+    labels = {} if request.labels is UNSET else request.labels
+    if not is_payload_of(ref.key, request.queue, labels, asked.command_id):
+        return _invalid("/payload_ref/key", NOT_ITS_OBJECT)
+    version = 0 if newest is None else newest.version
+    if request.checked_against not in (None, version):
+        return Rejected(
+            Rejection.VIEW_BEHIND,
+            f"the payload was checked against version {request.checked_against} of the template,"
+            f" the newest is {version}: send it again",
+        )
+    return None
+
+
+NOT_ITS_OBJECT = "not an object that belongs to this command, see docs/objects.md"
+
+
+def _copied_wrongly(
+    job: Job | None, original: JobRequested, command: RerunJob, event: JobRequested, asked: Asked
+) -> Rejected | None:
+    """A payload in the object store belongs to one job: a rerun brings a copy of its own."""
+    ref = command.payload_ref
+    if ref is None:
+        if original.payload_ref is None or command.payload is not UNSET:
+            return None
+        gone = job is not None and job.payload_withdrawn
+        why = "was removed with its owner: give one" if gone else "is to be copied to this command"
+        return _invalid("/payload", f"the job's payload lies in the object store and {why}")
+    if command.payload is not UNSET:
+        return _invalid("/payload_ref", "payload and payload_ref exclude each other")
+    if not is_payload_of(ref.key, event.queue, event.labels, asked.command_id):
+        return _invalid("/payload_ref/key", NOT_ITS_OBJECT)
+    return None
 
 
 def _beside_its_equals(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.domain.events import Labels, Ref
+from ledger.domain.extracts import pointers_into_outputs
 from ledger.domain.flows import inputs_of
 from ledger.domain.ids import SECOND, JobId, rfc3339
 from ledger.domain.job import Job, retry_of, timeout_of, worker_type_of
@@ -39,19 +40,25 @@ class Brief(Struct, frozen=True, gc=False, omit_defaults=True):
     sealed_for: str | None = None
     retried_from: JobId | None = None
     schedule: str | None = None
+    watched: tuple[str, ...] = ()
+    """Pointers into the output, which rules ask for: to be sent along with one kept elsewhere."""
+    output_schema: Raw | UnsetType = UNSET
+    """Which an output must meet that is kept elsewhere; the owner looks at the others."""
 
 
-def brief_of(job: Job, step: Step) -> Brief:
+def brief_of(job: Job, step: Step, output_schema: Raw | UnsetType = UNSET) -> Brief:
     """Hot, as all assignments pass here: 0.5 us for a plain job, so its fields stand in order."""
     asked = job.request
     inputs: dict[str, Raw] = {}
     refs: dict[str, Ref] = {}
     item: Raw | UnsetType = UNSET
     worker_type = None
+    watched: tuple[str, ...] = ()
     if step.part is not None:
         inputs, refs = inputs_of(job, step)
         item = UNSET if step.part.item is None else step.part.item
         worker_type = worker_type_of(job, step)
+        watched = pointers_into_outputs(asked.flow)
     return Brief(
         asked.type,
         asked.payload,
@@ -71,4 +78,6 @@ def brief_of(job: Job, step: Step) -> Brief:
         asked.sealed_for,
         asked.retried_from,
         asked.schedule,
+        watched,
+        output_schema,
     )

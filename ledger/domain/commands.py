@@ -51,7 +51,7 @@ Pointer = Annotated[str, Meta(max_length=256)]
 Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=20)]
 ScheduleName = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
 Step = Annotated[StepName, Meta(pattern=rf"{STEP_PATTERN}(?!\n)")]
-Extract = Annotated[dict[Pointer, Any], Meta(max_length=64)]
+Extract = Annotated[dict[Pointer, Any], Meta(max_length=256)]
 Condition = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
@@ -91,6 +91,9 @@ class RequestJob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     payload_ref: Ref | None = None
     extract: Extract | None = None
     """Of a payload that lies elsewhere: what the template's pointers find in it, by pointer."""
+    checked_against: Annotated[int, Meta(ge=0)] | None = None
+    """Of a payload that lies elsewhere: the newest version of the template that whoever moved it
+    knew, 0 for none. Refused VIEW_BEHIND if there is a newer one. None: not looked at."""
     forward_headers: Annotated[str, Meta(max_length=24_576)] | None = None
     """Sealed; only the model-call runtime opens them."""
 
@@ -105,6 +108,7 @@ class Closing(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     collected_at: Micros | None = None
     result_expires_at: Micros | None = None
     withdrawn: bool = False
+    payload_withdrawn: bool = False
     erased: bool = False
 
 
@@ -116,11 +120,18 @@ class CancelJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class RerunJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`original` are the closing facts of a job that its owner has forgotten: its request again."""
+    """`original` are the closing facts of a job that its owner has forgotten: its request again.
+
+    A payload that lies in the object store is copied before: `payload_ref` is the copy, of the new
+    payload or of the job's own.
+    """
 
     TYPE: ClassVar[str] = "ledger.job.rerun.v1"
     job_id: Id
     payload: Raw | UnsetType = UNSET
+    payload_ref: Ref | None = None
+    extract: Extract | None = None
+    """Of a new payload that lies elsewhere; absent: the copy is the job's own payload."""
     labels: Labels | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     original: Raw | UnsetType = UNSET
@@ -147,7 +158,8 @@ class WithdrawResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class ConfirmDeleted(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """From the cleaner: these objects of a job are gone."""
+    """From the cleaner: what a job referred to in the object store is gone; of many keys the first
+    are named."""
 
     TYPE: ClassVar[str] = "ledger.job.confirm_deleted.v1"
     job_id: Id

@@ -45,6 +45,7 @@ _ALWAYS_ALLOWED = frozenset(
         "idempotency_key",
         "template_version",
         "extract",
+        "checked_against",
         "forward_headers",
     }
 )
@@ -185,11 +186,11 @@ def rerun(
     again = replace(
         original,
         job_id=new_job_id(original.queue, at, seed.encode()),
-        payload=payload,
-        payload_ref=original.payload_ref if command.payload is UNSET else None,
+        payload=EMPTY if command.payload_ref is not None else payload,
+        payload_ref=command.payload_ref,
         labels=original.labels if command.labels is UNSET else command.labels,
         priority=original.priority if command.priority is UNSET else command.priority,
-        extract=original.extract if command.payload is UNSET else UNSET,
+        extract=_extract_of(original, command),
         schedule=None,
         ready_at=at,
         order=order,
@@ -203,12 +204,21 @@ def rerun(
         schema = None if by is None else by.payload_schema
         if wrong := too_large(payload) or mismatch(schema, payload, "/payload"):
             return wrong
-    if by is None or (command.payload is UNSET and command.labels is UNSET):
+    is_same = command.payload is UNSET and command.extract is None and command.labels is UNSET
+    if by is None or is_same:
         return again
     try:
         return replace(again, dedupe_digest=dedupe_digest(again, by.template))
     except UnsafeInteger as error:
         return _invalid(f"/payload{error.pointer}", str(error))
+
+
+def _extract_of(original: JobRequested, command: RerunJob) -> Raw | UnsetType:
+    if command.payload_ref is None:
+        return UNSET
+    if command.extract is None:
+        return original.extract
+    return Raw(msgspec.json.encode(command.extract))
 
 
 def key_of(request: RequestJob, template: Template) -> Key | None:
@@ -230,7 +240,9 @@ def key_digest(request: RequestJob, scope: tuple[str, ...]) -> str:
 
 
 def content_digest(request: RequestJob) -> str:
-    """Over all that the request asks for, its payload as RFC 8785 bytes."""
+    """Over all that the request asks for, its payload as RFC 8785 bytes, wherever it lies. Sealed
+    headers look different each time, and the token in them may be a fresher one: they are no part
+    of it."""
     payload_hash = request.payload_hash
     if payload_hash is None and request.payload_ref is not None:
         payload_hash = request.payload_ref.sha256
@@ -244,7 +256,8 @@ def content_digest(request: RequestJob) -> str:
         payload_hash=payload_hash,
         payload_ref=None,  # Where it lies: its hash says what it is.
         extract=None,
-        forward_headers=None,  # Sealed anew each time.
+        checked_against=None,
+        forward_headers=None,
     )
     return _digest(asked)
 

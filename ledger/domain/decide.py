@@ -6,7 +6,7 @@ and applies that to the partition before deciding the next.
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ledger.domain import (
@@ -68,11 +68,12 @@ from ledger.domain.commands import (
 from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
-from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended
-from ledger.domain.flows import sinks_of
-from ledger.domain.ids import JobId, Micros, RuntimeId
-from ledger.domain.job import Job, quoted_step
+from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended, Ref
+from ledger.domain.flows import NULL, gives_the_result
+from ledger.domain.ids import CommandId, Fence, JobId, Micros, RuntimeId
+from ledger.domain.job import Job, quoted_step, status
 from ledger.domain.leases import Held, Word
+from ledger.domain.object_keys import is_output_of
 from ledger.domain.partition import Partition
 from ledger.domain.progress import is_time, progressed
 from ledger.domain.rejections import Rejected, Rejection, not_found
@@ -89,7 +90,7 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
         case RequestJob():
             return admission.admit(partition, command, asked, at)
         case Report():
-            return _report(partition, command, at)
+            return _report(partition, command, asked.command_id, at)
         case Beat():
             return Decided(runtimes.beat(partition, command, at))
         case Claim():
@@ -134,9 +135,9 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
             return admission.run_again(partition, command, asked, at)
         case _:
             job = partition.job(command.job_id)
-            if job is None:
+            if job is None or job.erased:
                 return not_found(command.job_id)
-            return _of_job(partition, job, command, asked.actor, at)
+            return _of_job(partition, job, command, asked, at)
 
 
 def decided_before(partition: Partition, asked: Asked) -> Decision | None:
@@ -185,10 +186,10 @@ OfJob = (
 )
 
 
-def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micros) -> Decision:
+def _of_job(partition: Partition, job: Job, command: OfJob, asked: Asked, at: Micros) -> Decision:
     match command:
         case CancelJob():
-            return _accepted(job, cancel(job, command.reason, actor, at, command.if_version))
+            return _accepted(job, cancel(job, command.reason, asked.actor, at, command.if_version))
         case LockJob():
             if refused := _is_paused(partition, job):
                 return refused
@@ -207,38 +208,54 @@ def _of_job(partition: Partition, job: Job, command: OfJob, actor: str, at: Micr
             word = partition.deferred_word(job.id, command.fence)
             return _accepted(job, leases.progress(job, command, at, word))
         case _:
-            return _accepted(job, _say(partition, job, command, at, partition.next_order(at)))
+            order = partition.next_order(at)
+            return _accepted(job, _say(partition, job, command, asked.command_id, at, order))
 
 
-def _say(partition: Partition, job: Job, word: Word, at: Micros, order: int) -> leases.Decision:
-    refused = _wrong_output(partition, job, word)
+def _say(
+    partition: Partition, job: Job, word: Word, command_id: CommandId, at: Micros, order: int
+) -> leases.Decision:
+    refused = _wrong_output(partition, job, word, command_id)
     return refused or leases.say(job, word, at, order)
 
 
-def _wrong_output(partition: Partition, job: Job, word: Word) -> Rejected | None:
-    """What the schema of the job's own version says; in a flow only of what is to be its result."""
-    version = job.request.template_version
-    if version is None or job.end is not None:
+def _wrong_output(
+    partition: Partition, job: Job, word: Word, command_id: CommandId
+) -> Rejected | None:
+    """What the schema of the job's own version says; in a flow only of what is to be its result.
+    Of one that lies elsewhere whoever moved it has looked; here only whose it is."""
+    if not isinstance(word, SubmitResult | ReportedResult) or job.end is not None:
         return None
-    if not isinstance(word, SubmitResult | ReportedResult) or word.output_ref is not None:
+    if word.output_ref is not None and word.output is UNSET:
+        return _foreign_output(job, word.output_ref, word.fence, command_id)
+    version = job.request.template_version
+    if version is None:
         return None
     pinned = partition.queues[job.request.queue].template(job.request.type, version)
     if pinned is None or pinned.output_schema is None:
         return None
     step = quoted_step(job, word.fence)
-    flow = job.request.flow
-    if flow is not None:
-        last = [plan.name for plan in sinks_of(flow)]
-        if step is None or last != [step.name]:
-            return None  # Of a step over a list the whole list is the result, not what is said now.
-    if step is None:
+    if step is None or not gives_the_result(job, step):
         return None
     output = NULL if word.output is UNSET else word.output
     refused = mismatch(pinned.output_schema, output, "/output")
     return None if refused is None else replace(refused, job_id=job.id)
 
 
-NULL = Raw(b"null")
+def _foreign_output(job: Job, ref: Ref, fence: Fence, command_id: CommandId) -> Rejected | None:
+    """An object that belongs to nobody else can be deleted with the job."""
+    asked = job.request
+    if quoted_step(job, fence) is None:
+        return None
+    if is_output_of(ref.key, asked.job_id, asked.labels, command_id, fence):
+        return None
+    return Rejected(
+        Rejection.VALIDATION_FAILED,
+        admission.NOT_ITS_OBJECT,
+        job.id,
+        status(job),
+        pointer="/output_ref/key",
+    )
 
 
 def _is_paused(partition: Partition, job: Job) -> Rejected | None:
@@ -304,7 +321,7 @@ def _start_bulk(partition: Partition, command: CancelJobs, asked: Asked) -> Deci
 
 
 # --- Runtimes ------------------------------------------------------------------------------------
-def _report(partition: Partition, command: Report, at: Micros) -> Decision:
+def _report(partition: Partition, command: Report, command_id: CommandId, at: Micros) -> Decision:
     """Each word is decided on what the words before it left; a refused one stops no other."""
     told: dict[JobId, tuple[Job, tuple[JobEvent, ...]]] = {}
     events: list[Event] = []
@@ -317,7 +334,7 @@ def _report(partition: Partition, command: Report, at: Micros) -> Decision:
         if job is None:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
-        decision = _say(partition, job, word, at, order)
+        decision = _say(partition, job, word, command_id, at, order)
         if type(decision) is Rejected:
             if not leases.said_again(job, word):
                 refused.append(replace(decision, fence=word.fence))

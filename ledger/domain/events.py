@@ -231,7 +231,8 @@ class JobCollected(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ResultWithdrawn(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Nobody is given the result any more. What it referred to is deleted after this."""
+    """Nobody is given the result any more; if its owner was removed, nor the payload that lies in
+    the object store. What they referred to is deleted after this."""
 
     TYPE: ClassVar[str] = "ledger.job.result_withdrawn.v1"
     job_id: JobId

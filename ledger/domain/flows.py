@@ -229,6 +229,15 @@ def sinks_of(flow: Flow) -> list[StepPlan]:
     return [plan for plan in flow.steps if plan.name not in needed]
 
 
+def gives_the_result(job: Job, step: Step) -> bool:
+    """Whether its output is to be the job's result, as it is: of a plain job, or of the flow's one
+    last step."""
+    flow = job.request.flow
+    if flow is None:
+        return True
+    return [step.name] == [plan.name for plan in sinks_of(flow)]
+
+
 def _result(job: Job, flow: Flow) -> tuple[Raw | None, Ref | None, str]:
     """The output of the last step that no other needs; of several an object by name, in which one
     by reference is `{"output_ref": …}`. One that would not fit the log says of each output only its
@@ -271,13 +280,18 @@ def _hash_of(output: Raw) -> str:
 
 # --- A rerun from where it failed ----------------------------------------------------------------
 def carry(original: Job, job_id: JobId) -> Events:
-    """The steps that succeeded, for a rerun that does not do them again."""
+    """The steps that succeeded, for a rerun that does not do them again. One whose output lies in
+    the object store is done again: an object belongs to one job."""
     events: list[JobEvent] = []
     flow = original.request.flow
     for plan in flow.steps if flow is not None else ():
         steps = instances(original, plan.name)
         items = [NULL if (p := step.part) is None else p.item or NULL for step in steps]
-        done = [step for step in steps if step.phase == _SUCCEEDED and step.part is not None]
+        done = [
+            step
+            for step in steps
+            if step.phase == _SUCCEEDED and step.part is not None and step.part.output_ref is None
+        ]
         if steps and steps[0].name != plan.name and done:
             events.append(StepExpanded(job_id, plan.name, Raw(msgspec.json.encode(items))))
         for step in done:
@@ -383,6 +397,8 @@ def nested(extract: Raw) -> Any:
     for pointer, value in msgspec.json.decode(extract).items():
         if not pointer:
             return value
+        if pointer == "/payload":
+            continue  # A hash, for those who only compare.
         *path, last = parts(pointer)
         inner = whole
         for name in path:

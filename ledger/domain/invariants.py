@@ -20,6 +20,7 @@ from ledger.domain.events import (
     JobRequested,
     LeaseGranted,
     LeasesExtended,
+    ObjectsDeleted,
     QueuePaused,
     QueuePut,
     QueueResumed,
@@ -34,6 +35,7 @@ from ledger.domain.partition import Partition
 from ledger.domain.queue_traces import QueueTraces
 from ledger.domain.ready import ascending
 from ledger.domain.remembered import LATE_EVENTS, identity_of
+from ledger.domain.retention import are_in_use
 from ledger.domain.schedule_table import ScheduleEvent
 from ledger.domain.traces import Trace
 
@@ -255,6 +257,10 @@ class Invariants:
         if trace is None:
             if not isinstance(event, LATE_EVENTS):
                 self._say("I10", event.job_id, f"{event.TYPE} on a job that is not open")
+            elif isinstance(event, ObjectsDeleted):
+                closed = self.partition.closed.get(event.job_id)
+                if closed is not None and are_in_use(closed, event.keys):
+                    self._say("I19", event.job_id, "objects deleted that were not withdrawn")
             return
         touched[event.job_id] = trace
         if trace.opaque:

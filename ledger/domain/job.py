@@ -110,6 +110,8 @@ class Job(Struct, frozen=True, gc=False):
     replaced_by: JobId | None = None
     withdrawn: bool = False
     """Its result is no more to be had."""
+    payload_withdrawn: bool = False
+    """Nor is its payload, which lay in the object store: both went with their owner."""
     erased: bool = False
     """Nor is the job itself; its events stay."""
     objects_deleted: bool = False
@@ -174,13 +176,30 @@ def quoted_step(job: Job, fence: Fence) -> Step | None:
 
 def objects_to_delete(job: Job) -> tuple[str, ...]:
     """Keys in the object store that nobody is given any more, and that are still there."""
-    if job.objects_deleted or not (job.withdrawn or job.erased):
+    if job.objects_deleted:
         return ()
+    return (
+        *(_payload_keys(job) if job.payload_withdrawn or job.erased else ()),
+        *(output_keys(job) if job.withdrawn or job.erased else ()),
+    )
+
+
+def objects_of(job: Job) -> tuple[str, ...]:
+    """Keys of all that it refers to in the object store, less what was deleted."""
+    outputs = output_keys(job) if not (job.withdrawn or job.erased) else ()
+    payload = _payload_keys(job) if not (job.payload_withdrawn or job.erased) else ()
+    return (*outputs, *payload, *objects_to_delete(job))
+
+
+def output_keys(job: Job) -> tuple[str, ...]:
+    """Of its result and its steps' outputs, each once."""
     refs = [None if job.result is None else job.result.output_ref]
     refs += [None if step.part is None else step.part.output_ref for step in job.steps]
-    if job.erased:
-        refs.append(job.request.payload_ref)
     return tuple(dict.fromkeys(ref.key for ref in refs if ref is not None))
+
+
+def _payload_keys(job: Job) -> tuple[str, ...]:
+    return () if job.request.payload_ref is None else (job.request.payload_ref.key,)
 
 
 # --- What a step is to do: its plan's word in a flow, else the request's -------------------------
@@ -477,9 +496,16 @@ def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:
 
 
 def _withdrawn(job: Job, event: ResultWithdrawn) -> Job | Misfit:
+    """With its owner goes the payload, too; what was deleted before may be named once more."""
     if job.end is None:
         return _misfit(event, job)
-    return replace(job, withdrawn=True, version=job.version + 1)
+    after = replace(job, withdrawn=True, version=job.version + 1)
+    if event.why != "owner_removed" or job.payload_withdrawn:
+        return after
+    is_more = job.request.payload_ref is not None and not job.erased
+    return replace(
+        after, payload_withdrawn=True, objects_deleted=job.objects_deleted and not is_more
+    )
 
 
 def _ended(

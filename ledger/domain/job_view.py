@@ -146,7 +146,7 @@ def job_view(job: Job) -> JobView:
         queue=asked.queue,
         status=where,
         payload=asked.payload,
-        payload_ref=asked.payload_ref,
+        payload_ref=None if job.payload_withdrawn else asked.payload_ref,
         labels=asked.labels,
         scope=asked.scope,
         priority=asked.priority,

@@ -272,7 +272,7 @@ def _result(job: Job, word: SubmitResult | ReportedResult, at: Micros) -> Decisi
     done = kind(
         job.id, step.name, word.fence, step.attempt, output_hash, word.output, word.output_ref
     )
-    if word.extract is not None:
+    if word.extract is not None and word.output_ref is not None:
         done = replace(done, extract=Raw(msgspec.json.encode(word.extract)))
     return (*started(job, step, at), done)
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from ledger.domain.commands import (
+    SECONDS_MAX,
     DeleteModel,
     Limit,
     Model,
@@ -26,6 +27,11 @@ from ledger.domain.rejections import Rejected, Rejection
 TENANT = "tenant"
 """The label by which a model's limit counts."""
 TENANT_DEFAULT = "default"
+MODELS_MAX = 190
+"""A runtime offers the names of all with each beat, and has room for a few that were deleted."""
+AROUND_CALL_SECONDS = 30.0
+"""What an attempt has beyond the model's own time: to fetch the payload and to store the answer. So
+it is the call that ends when a model hangs, with its own code, and not the attempt."""
 
 
 def put(partition: Partition, command: PutModel) -> Decision:
@@ -35,6 +41,9 @@ def put(partition: Partition, command: PutModel) -> Decision:
     queue = partition.queues.get(MODELS_QUEUE)
     before = None if queue is None else queue.models.get(command.name)
     model = command.model
+    if before is None and queue is not None and len(queue.models) >= MODELS_MAX:
+        detail = f"there are {MODELS_MAX} models; delete one first"
+        return Rejected(Rejection.VALIDATION_FAILED, detail, pointer="/name")
     if model.api_key is UNSET:
         model = replace(model, api_key=None if before is None else before.api_key)
     if before == model:
@@ -70,7 +79,7 @@ def template_of(model: Model) -> Template:
     if model.max_concurrency is not None:
         limits = (Limit((f"/labels/{TENANT}",), model.max_concurrency),)
     return Template(
-        timeout_seconds=model.timeout_seconds,
+        timeout_seconds=min(model.timeout_seconds + AROUND_CALL_SECONDS, SECONDS_MAX),
         start_timeout_seconds=model.start_timeout_seconds,
         retry=retry_of(model),
         result_ttl_seconds=model.result_ttl_seconds,

@@ -508,23 +508,26 @@ class Partition:
     # --- Lanes and timers, derived ---------------------------------------------------------------
     def _wait(self, job: Job, at: Micros) -> None:
         """A pending job takes its place in its lane, or waits for the time to do so."""
-        self._take_places(job, job.steps, at)
-        if not any(type(s.phase) is Pending and s.phase.ready_at > at for s in job.steps):
+        if not self._take_places(job, job.steps, at):
             self.delayed.discard(job.id)
 
-    def _take_places(self, job: Job, steps: Iterable[Step], at: Micros) -> None:
+    def _take_places(self, job: Job, steps: Iterable[Step], at: Micros) -> bool:
+        """Whether any of them waits for its time."""
         asked = job.request
         job_id = asked.job_id
+        is_delayed = False
         for step in steps:
             phase = step.phase
             if type(phase) is not Pending:
                 continue
             if phase.ready_at > at:
                 self.delayed.add(job_id)
+                is_delayed = True
             elif job.cancel is None:
                 # One that stands there already stands there twice, until its turn has come.
                 place = (job.order, job_id, step.name)
                 self.queue(asked.queue).ready.add(worker_type_of(job, step), asked.priority, place)
+        return is_delayed
 
     def _could_be_leased(self, place: Place) -> bool:
         """But for limits."""

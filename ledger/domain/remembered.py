@@ -117,6 +117,7 @@ class Late(Struct, frozen=True, gc=False):
     collected_at: Micros | None = None
     result_expires_at: Micros | None = None
     withdrawn: bool = False
+    payload_withdrawn: bool = False
     erased: bool = False
 
     def after(self, event: LateEvent, at: Micros) -> Late:
@@ -125,6 +126,8 @@ class Late(Struct, frozen=True, gc=False):
                 if self.collected_at is not None:
                     return self
                 return replace(self, collected_at=at, result_expires_at=event.expires_at)
+            case ResultWithdrawn(why="owner_removed"):
+                return replace(self, withdrawn=True, payload_withdrawn=True)
             case ResultWithdrawn():
                 return replace(self, withdrawn=True)
             case JobErased():

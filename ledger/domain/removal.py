@@ -18,6 +18,8 @@ from ledger.domain.rejections import Rejected, Rejection
 def start(partition: Partition, command: RemoveObjects, asked: Asked) -> Decision:
     if not command.user:
         return Rejected(Rejection.VALIDATION_FAILED, "say whose objects", pointer="/user")
+    if command.project == "":
+        return Rejected(Rejection.VALIDATION_FAILED, "an empty name", pointer="/project")
     operation_id = f"op_{sha256(asked.command_id.encode()).hexdigest()[:32]}"
     if operation_id in partition.bulks:
         return Decided(operation_id=operation_id, replayed=True)

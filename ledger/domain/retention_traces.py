@@ -46,7 +46,7 @@ class RetentionTraces:
     ) -> None:
         self._ended[asked.job_id] = Ended(
             isinstance(event, JobSucceeded),
-            at if isinstance(event, JobFailed) else None,
+            at if isinstance(event, JobFailed | JobExpired) else None,
             asked.result_ttl_us,
             asked.failed_ttl_us,
         )

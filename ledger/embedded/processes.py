@@ -110,6 +110,11 @@ class Child:
         return self._process.poll() is None
 
     @property
+    def failed(self) -> bool:
+        """It has ended, and not well."""
+        return self._process.poll() not in (None, 0)
+
+    @property
     def output(self) -> str:
         """What this process, not an earlier one with the same log file, has printed so far."""
         with self.log.open("rb") as log:

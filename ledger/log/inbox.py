@@ -132,3 +132,5 @@ def _detach(brief: Brief) -> None:
         force_setattr(brief, "inputs", inputs)
     if isinstance(brief.item, Raw):
         force_setattr(brief, "item", brief.item.copy())
+    if isinstance(brief.output_schema, Raw):
+        force_setattr(brief, "output_schema", brief.output_schema.copy())

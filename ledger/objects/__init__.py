@@ -17,8 +17,15 @@ from ledger.objects.errors import (
     StoreUnavailable,
 )
 from ledger.objects.folder import FolderStore
-from ledger.objects.object_keys import job_prefix, output_key, owner_prefix, payload_key
-from ledger.objects.store import PAGE_MAX, Listed, ObjectStore, Page, delete_prefix
+from ledger.objects.store import (
+    PAGE_MAX,
+    Listed,
+    ObjectStore,
+    Page,
+    copied,
+    delete_prefix,
+    require_there,
+)
 
 __all__ = [
     "PAGE_MAX",
@@ -35,10 +42,8 @@ __all__ = [
     "ObjectStore",
     "Page",
     "StoreUnavailable",
+    "copied",
     "delete_prefix",
-    "job_prefix",
     "open_store",
-    "output_key",
-    "owner_prefix",
-    "payload_key",
+    "require_there",
 ]

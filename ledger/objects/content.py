@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from hashlib import sha256
 
 from ledger.domain.events import Ref
+from ledger.objects.checked_keys import checked_key
 from ledger.objects.errors import ObjectError
-from ledger.objects.object_keys import checked_key
 
 PIECE_BYTES = 262_144
 """Of what is read, digested and handed on at once."""

@@ -23,6 +23,8 @@ from urllib.parse import unquote
 
 from ledger.domain.events import Ref
 from ledger.domain.ids import Micros
+from ledger.domain.object_keys import escaping
+from ledger.objects.checked_keys import checked_key
 from ledger.objects.content import PIECE_BYTES, announced, cut, joined, verified
 from ledger.objects.errors import (
     ContentMismatch,
@@ -32,7 +34,6 @@ from ledger.objects.errors import (
     ObjectNotFound,
     StoreUnavailable,
 )
-from ledger.objects.object_keys import checked_key, escaping
 from ledger.objects.store import PAGE_MAX, Listed, Page, checked_limit, checked_prefix
 from ledger.objects.threads import Threads
 

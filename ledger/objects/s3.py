@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from ledger.domain.events import Ref
 from ledger.domain.ids import Micros, micros_of
+from ledger.objects.checked_keys import KEY_BYTES_MAX, checked_key
 from ledger.objects.content import PIECE_BYTES, announced, cut, joined, verified
 from ledger.objects.errors import (
     ContentMismatch,
@@ -24,7 +25,6 @@ from ledger.objects.errors import (
     ObjectNotFound,
     StoreUnavailable,
 )
-from ledger.objects.object_keys import KEY_BYTES_MAX, checked_key
 from ledger.objects.s3_calls import Refusal, S3Bounds, S3Calls
 from ledger.objects.store import PAGE_MAX, Listed, Page, checked_limit, checked_prefix
 

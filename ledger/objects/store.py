@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from msgspec import Struct
@@ -71,6 +72,19 @@ class ObjectStore(Protocol):
         """Removes what writers left behind that died half-way before then; how many."""
 
     async def close(self) -> None: ...
+
+
+async def copied(store: ObjectStore, ref: Ref, key: str) -> Ref:
+    """The same bytes under another key, verified on the way. Raises as `stream` and `put` do."""
+    async with aclosing(store.stream(ref)) as pieces:
+        return await store.put(key, pieces, sha256=ref.sha256, size=ref.size)
+
+
+async def require_there(store: ObjectStore, ref: Ref) -> None:
+    """Raises `ObjectNotFound` where nothing lies there, and `ObjectDamaged` for what is seen at
+    once not to be the bytes meant."""
+    async with aclosing(store.stream(ref)) as pieces:
+        await anext(pieces, b"")
 
 
 async def delete_prefix(store: ObjectStore, prefix: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from ledger.domain.commands import (
@@ -16,6 +16,7 @@ from ledger.domain.commands import (
     DisableSchedule,
     EnableSchedule,
     Heartbeat,
+    Limits,
     LockJob,
     PauseQueue,
     PutModel,
@@ -23,12 +24,15 @@ from ledger.domain.commands import (
     PutSchedule,
     PutTemplate,
     RemoveObjects,
+    RequestJob,
+    RerunJob,
     ResumeQueue,
+    Template,
 )
 from ledger.domain.decide import Decided
-from ledger.domain.events import LeaseGranted, Ref
+from ledger.domain.events import Labels, LeaseGranted, Ref
 from ledger.domain.flows import inputs_of
-from ledger.domain.ids import MODELS_QUEUE, rfc3339
+from ledger.domain.ids import MODELS_QUEUE, QueueName, rfc3339
 from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
 from ledger.domain.operator_views import (
@@ -41,7 +45,7 @@ from ledger.domain.operator_views import (
     settings_view,
 )
 from ledger.domain.partition import Partition
-from ledger.domain.rejections import Rejected
+from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.remembered import Late
 from ledger.log.replies import Reply
 
@@ -105,8 +109,23 @@ class OperationAnswer(Struct, frozen=True, gc=False):
     operation_id: str
 
 
-def refusal(asked: Asked, refused: Rejected) -> Reply:
+class InForce(Struct, frozen=True, gc=False, omit_defaults=True):
+    """For whoever moved a payload without knowing the newest template: by what to check it."""
+
+    version: int
+    template: Template | None
+    limits: Limits
+
+
+def refusal(partition: Partition, asked: Asked, refused: Rejected) -> Reply:
+    command = asked.command
+    data = None
+    if refused.code is Rejection.VIEW_BEHIND and isinstance(command, RequestJob):
+        data = Raw(_encode(_in_force(partition, command)))
+    if refused.pointer == "/payload" and isinstance(command, RerunJob):
+        data = _to_copy(partition, command)
     return Reply(
+        data=data,
         command_id=asked.command_id,
         outcome="rejected",
         position="",
@@ -116,6 +135,38 @@ def refusal(asked: Asked, refused: Rejected) -> Reply:
         errors=refused.errors,
         job_id=refused.job_id,
         job_status=refused.job_status,
+    )
+
+
+class ToCopy(Struct, frozen=True, gc=False):
+    """For whoever reruns a job whose payload lies in the object store: what to copy."""
+
+    payload_ref: Ref
+    queue: QueueName
+    labels: Labels
+
+
+def _to_copy(partition: Partition, command: RerunJob) -> Raw | None:
+    job = partition.job(command.job_id)
+    ref = None if job is None or job.payload_withdrawn else job.request.payload_ref
+    if job is None or ref is None:
+        return None
+    asked = job.request
+    labels = asked.labels if command.labels is UNSET else command.labels
+    return Raw(_encode(ToCopy(ref, asked.queue, labels)))
+
+
+def _in_force(partition: Partition, request: RequestJob) -> InForce:
+    queue = partition.queue(request.queue)
+    newest = queue.template(request.type)
+    governing = newest
+    if request.template_version is not None:
+        governing = queue.template(request.type, request.template_version)
+    limits = queue.settings.limits
+    return InForce(
+        0 if newest is None else newest.version,
+        None if governing is None else governing.template,
+        limits if newest is None else (*newest.template.limits, *limits),
     )
 
 
@@ -131,7 +182,7 @@ def acceptance(partition: Partition, asked: Asked, decided: Decided) -> Reply:
         command_id=asked.command_id,
         outcome="duplicate" if decided.deduplicated else "accepted",
         position="",
-        job=None if job is None or data is not None else Raw(job_json(job)),
+        job=None if job is None or job.erased or data is not None else Raw(job_json(job)),
         job_id=decided.job_id,
         data=None if data is None else Raw(_encode(data)),
         replayed=decided.replayed,

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from ledger.domain.brief import brief_of
 from ledger.domain.commands import CancelPart, ConfirmPart, Where
+from ledger.domain.flows import gives_the_result
 from ledger.domain.ids import (
     LEDGER_QUEUE,
     MAIN,
@@ -144,8 +146,17 @@ class Release:
             rfc3339(lease.until),
             max(0, lease.until - at) / SECOND,
             credit.beat,
-            brief_of(job, step),
+            brief_of(job, step, self._output_schema(job, step)),
         )
+
+    def _output_schema(self, job: Job, step: Step) -> Raw | UnsetType:
+        version = job.request.template_version
+        if version is None:
+            return UNSET
+        pinned = self._partition.queues[job.request.queue].template(job.request.type, version)
+        if pinned is None or pinned.output_schema is None or not gives_the_result(job, step):
+            return UNSET
+        return pinned.template.output_schema
 
     def _assign(
         self,

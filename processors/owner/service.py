@@ -72,6 +72,11 @@ class OwnerService:
             stack.callback(trimming.cancel)
             await self._follow(seams, sharing, stop)
 
+    @property
+    def owned(self) -> frozenset[int]:
+        """Partitions in which this process may append now."""
+        return frozenset(number for number, owner in self._owners.items() if owner.is_owner)
+
     def health(self) -> dict[str, Any]:
         """Partitions with what stands of each, for the health endpoint."""
         return {

@@ -422,7 +422,7 @@ class Turn:
         if self._note(event):
             self._append((event,), self._cause(asked), asked.actor)
         if asked.reply_to:
-            self._wait(asked.reply_to, answers.refusal(asked, refused))
+            self._wait(asked.reply_to, answers.refusal(self.partition, asked, refused))
 
     def _long_report(self, asked: Asked, report: Report) -> None:
         """Its words are idempotent, so that those of a first part may be read again: the offset

@@ -49,7 +49,7 @@ from ledger.domain.commands import (
 from ledger.domain.decide import Decided, decide
 from ledger.domain.digest import folded
 from ledger.domain.events import JobRequested, ScheduleFired
-from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId
+from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, StepName
 from ledger.domain.job import Job, status, worker_type_of
 from ledger.domain.limits import value_of
 from ledger.domain.partition import Bounds, Partition
@@ -92,8 +92,12 @@ templates = st.builds(
         [
             (),
             (),
-            (StepAsk("one", worker_type="left"),),
-            (StepAsk("a", "left", needs=()), StepAsk("b", "right", needs=()), StepAsk("c")),
+            (StepAsk(StepName("one"), worker_type="left"),),
+            (
+                StepAsk(StepName("a"), "left", needs=()),
+                StepAsk(StepName("b"), "right", needs=()),
+                StepAsk(StepName("c")),
+            ),
         ]
     ),
 )

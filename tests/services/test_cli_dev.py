@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from tests.support.scripted_model import always, answer, scripted_model
 from tests.support.services import server_directory
 
 pytestmark = pytest.mark.services
@@ -115,7 +117,7 @@ class Ledger:
 
 
 def test_it_prints_every_address_when_it_is_ready(dev: Dev) -> None:
-    assert list(dev.addresses) == ["kafka", "postgres", "worker", "api"]
+    assert list(dev.addresses) == ["kafka", "postgres", "worker", "model-calls", "api"]
     assert dev.addresses["kafka"].startswith("127.0.0.1:")
     assert dev.addresses["postgres"].startswith("postgresql://")
     assert dev.addresses["api"].startswith("http://127.0.0.1:")
@@ -278,6 +280,29 @@ def test_a_queue_is_bounded_paused_and_resumed(ledger: Ledger) -> None:
     assert ledger.json("queue", "pause", "narrow", "--reason", "deploy")["paused"]
     assert "deploy" in ledger("queue", "get", "narrow").stdout
     assert ledger.json("queue", "resume", "narrow")["paused"] is None
+
+
+async def test_a_model_on_this_machine_is_called(
+    ledger: Ledger, dev: Dev, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, key = tmp_path / "echo.toml", tmp_path / "key"
+    key.write_text("sk-hunter3")
+    async with scripted_model(always(answer(200, b'"hello"'))) as model:
+        file.write_text(f'name = "echo"\nbase_url = "{model.url}"\n')
+        await asyncio.to_thread(ledger, "model", "put", str(file), "--api-key", f"@{key}")
+        watched = await asyncio.to_thread(
+            ledger, "job", "submit", "echo", "--queue", "models", "--watch"
+        )
+    assert "succeeded" in watched.stdout
+    assert [received.headers["authorization"] for received in model.received] == [
+        "Bearer sk-hunter3"
+    ]
+    monkeypatch.setenv("LEDGER_SEALING_KEYS", str(dev.data / "sealing.keys"))
+    assert await asyncio.to_thread(ledger.json, "model", "reseal") == {
+        "resealed": [],
+        "closed": {},
+    }
+    await asyncio.to_thread(ledger, "model", "delete", "echo")
 
 
 def test_a_model_keeps_its_key_to_itself(ledger: Ledger, tmp_path: Path) -> None:

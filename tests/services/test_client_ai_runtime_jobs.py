@@ -106,7 +106,8 @@ async def test_a_key_belongs_to_user_type_and_target(ledger: Ledger) -> None:
             template = json.loads(file.read_text(encoding="utf-8"))
             await producer.put_template(template.pop("queue"), template.pop("type"), template)
 
-        async def ask(type: str, user: str, target: str, payload: object = "same") -> str:
+        async def ask(type: str, user: str, target: str, snapshot: str = "same") -> str:
+            payload = {"snapshot_id": snapshot, "snapshot": {}, "params": {"count": 1}}
             labels = {"user": user, "target_type": "material", "target_id": target}
             accepted = await producer.submit(
                 type, payload, queue="ai", labels=labels, idempotency_key="k"

@@ -42,6 +42,7 @@ from ledger.domain.events import (
     LeaseReleased,
     LeasesExtended,
     RuntimeEnded,
+    RuntimeStarted,
     WaitStarted,
 )
 from ledger.domain.events import (
@@ -111,6 +112,32 @@ async def job_of(ledger: Ledger, job_id: str) -> dict[str, Any]:
 
 
 # --- Jobs run -------------------------------------------------------------------------------------
+async def test_types_come_and_go_while_it_serves(ledger: Ledger, producer: Producer) -> None:
+    runtime = runtime_of(ledger)
+    ran: list[str] = []
+
+    async def handler(ctx: Context) -> None:
+        ran.append(ctx.type)
+
+    runtime.job("old")(handler)
+    async with ledger.owner(), serving(runtime):
+        await producer.submit("new", queue=QUEUE)
+        await producer.submit("old", queue=QUEUE)
+        await ended(ledger, 1)
+        assert ran == ["old"]
+        runtime.job("new")(handler)
+        await ended(ledger, 2)
+        runtime.forget("old")
+        offered = [("old",), ("new", "old"), ("new",)]
+        await ledger.until(
+            lambda events: [started.types for started in of(RuntimeStarted, events)] == offered
+        )
+        await producer.submit("old", queue=QUEUE)
+        await producer.submit("new", queue=QUEUE)
+        await ended(ledger, 3)
+    assert ran == ["old", "new", "new"]
+
+
 async def test_handlers_in_loop_and_threads_run_their_jobs(
     ledger: Ledger, producer: Producer
 ) -> None:

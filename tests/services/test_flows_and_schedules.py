@@ -11,6 +11,7 @@ from ledger.client import Auditor, Context, JobFailure, Producer, Runtime
 from ledger.domain.commands import EnableSchedule, PutSchedule, RunSchedule, Schedule
 from ledger.domain.events import (
     Event,
+    JobFailed,
     JobRequested,
     JobSucceeded,
     LeaseGranted,
@@ -141,3 +142,37 @@ async def test_a_schedule_goes_on_with_another_owner_and_doubles_nothing(ledger:
     assert len(nominal) == len(set(nominal)) <= 1
     jobs = [event for event in events if isinstance(event, JobRequested)]
     assert [job.schedule for job in jobs] == ["minutely"] * len(fired)
+
+
+@pytest.mark.rule("S2.5", "S1.9")
+async def test_a_rerun_from_where_it_failed_keeps_what_had_succeeded(ledger: Ledger) -> None:
+    begun: list[str] = []
+    runtime = runtime_of(ledger, "fragile")
+
+    @runtime.job("two_halves")
+    async def half(ctx: Context) -> object:
+        begun.append(ctx.step)
+        if begun == ["first", "second"]:
+            raise JobFailure("BROKEN", "once", retryable=False)
+        return {"of": ctx.step, "with": ctx.inputs}
+
+    async with (
+        ledger.owner(),
+        Producer(ledger.connection, prefix=ledger.topics.prefix) as producer,
+        serving(runtime),
+    ):
+        steps = [{"name": "first"}, {"name": "second"}]
+        await producer.put_template(QUEUE, "two_halves", {"steps": steps})
+        failed = await producer.submit("two_halves", {}, queue=QUEUE)
+        await ledger.until(lambda found: any(isinstance(e, JobFailed) for e in found))
+        rerun = await producer.rerun(failed.job_id, from_failed=True)
+        await ledger.until(lambda found: any(isinstance(e, JobSucceeded) for e in found))
+        async with Auditor(ledger.connection, prefix=ledger.topics.prefix) as auditor:
+            job = await auditor.job(rerun.job_id)
+    assert begun == ["first", "second", "second"]
+    assert job is not None
+    assert job["retried_from"] == failed.job_id
+    assert job["result"]["output"] == {
+        "of": "second",
+        "with": {"first": {"of": "first", "with": {}}},
+    }

@@ -602,8 +602,11 @@ async def test_what_has_outlived_its_time_is_found(views: str, script: Script) -
     await asyncio.to_thread(project, views, script)
     async with open_reads(views) as reads:
         due = Micros(script.at + 60 * 1_000_000)
-        assert await reads.removable(due, 10) == (job_id,)
-        assert await reads.removable(Micros(due - 1), 10) == ()
+        [found] = await reads.removable(due, [0])
+        assert (found.job.id, found.due_at) == (job_id, due)
+        assert await reads.removable(Micros(due - 1), [0]) == ()
+        assert await reads.removable(due, [1]) == ()
+        assert await reads.removable(due, [0], after=(due, job_id)) == ()
 
 
 async def test_waiting_for_a_position(views: str, script: Script) -> None:

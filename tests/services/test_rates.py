@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from ledger.log.entries_reader import EntriesReader
 from processors.rates import RatesFeed
 from processors.rates_store import RatesBatch, RatesStore, Superseded, count_of
 from projections.batches import advanced, end_of
+from projections.reads import open_reads
 from projections.schema import connect, migrate
 from tests.support.ledger import Client, Ledger, ledger_on
 
@@ -92,6 +94,13 @@ async def test_what_the_log_holds_is_counted_from_its_beginning(
     async with counting(ledger, store) as feed:
         feed.follow(0)
         await until_counted(dsn, {"requested": 3, "cancelled": 3})
+
+    async with open_reads(dsn) as reads:
+        told = Counter[str]()
+        for rate in await reads.rates(60, QUEUE):
+            told[rate.outcome] += rate.count
+        assert told == {"requested": 3, "cancelled": 3}
+        assert await reads.rates(60, "nobodys") == ()
 
 
 async def test_what_an_owner_offers_goes_on_where_the_log_was_read_up_to(

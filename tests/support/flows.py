@@ -29,11 +29,13 @@ from ledger.domain.commands import (
 from ledger.domain.decide import Decided, decide
 from ledger.domain.events import Event, Ref
 from ledger.domain.flows import inputs_of
-from ledger.domain.ids import Fence, RuntimeId, StepName
+from ledger.domain.ids import Fence, RuntimeId, StepName, new_job_id
 from ledger.domain.job import Job, Result, status_of
+from ledger.domain.object_keys import output_key
 from ledger.domain.rejections import Rejected
 from ledger.domain.steps import Part, Step, current_lease
 from tests.support.builders import ADA, QUEUE
+from tests.support.clock import NOON
 from tests.support.given import Given, Owner
 
 TYPE = "story"
@@ -62,8 +64,13 @@ def template(*steps: StepAsk, **said: Any) -> Template:
     return Template(steps=steps, **{"retry": ONCE, **said})
 
 
-def ref(key: str = "o/1") -> Ref:
-    return Ref(key, 100_000, "ab" * 32)
+FLOW_JOB = new_job_id(QUEUE, NOON, b"cmd-2")
+"""What every `Run` works on."""
+
+
+def ref(fence: int = 1) -> Ref:
+    """An output of the run's job, under that fence."""
+    return Ref(output_key(FLOW_JOB, {}, Fence(fence)), 100_000, "ab" * 32)
 
 
 class Run(Given):

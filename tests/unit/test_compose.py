@@ -29,7 +29,7 @@ def in_profile(profile: str) -> set[str]:
 
 def test_the_profiles_are_the_servers_and_the_app() -> None:
     assert in_profile("core") == SERVERS
-    assert in_profile("app") == {"api", "topics", "worker"}
+    assert in_profile("app") == {"api", "model-calls", "topics", "worker"}
     assert in_profile("core") | in_profile("app") == SERVICES.keys()
 
 

@@ -23,7 +23,8 @@ CREATE TEMPORARY TABLE staged_jobs (
     lease_until timestamptz,
     removable_at timestamptz,
     output bytea,
-    wanted text[]
+    wanted text[],
+    objects text[]
 ) ON COMMIT DELETE ROWS;
 CREATE TEMPORARY TABLE staged_commands (
     partition integer,

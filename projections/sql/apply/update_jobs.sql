@@ -15,7 +15,8 @@ WITH moved AS (
         ended_badly = s.ended_badly,
         state = s.state,
         output = CASE WHEN s.withdrawn OR s.erased THEN NULL ELSE coalesce(s.output, j.output) END,
-        erased = s.erased
+        erased = s.erased,
+        objects = s.objects
     FROM staged_jobs s
     JOIN jobs before ON before.id = s.id
     WHERE j.id = before.id AND j.version = s.version - s.events

@@ -3,4 +3,4 @@ FROM jobs j
 JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
 JOIN partitions p ON p.partition = j.partition
 JOIN checkpoints c ON c.application_name = p.application_name
-WHERE j.id = ANY(%(ids)s) AND NOT j.erased
+WHERE j.id = ANY(%(ids)s) AND (%(even_erased)s OR NOT j.erased)

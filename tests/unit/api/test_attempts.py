@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ledger.domain.canonical import sha256_hex
+from ledger.domain.ids import Fence, JobId
+from ledger.domain.object_keys import output_key
 from tests.unit.api.problems_of import code_of, pointers
 from tests.unit.api.world import Client
 
@@ -125,13 +127,18 @@ async def test_a_given_hash_is_checked(client: Client) -> None:
 
 
 async def test_an_output_lies_inline_or_elsewhere(client: Client) -> None:
-    ref = {"key": "k", "size": 5, "sha256": "0" * 64}
     job_id, fence = await client.leased()
+    key = output_key(JobId(job_id), {}, Fence(fence))
+    ref = {"key": key, "size": 5, "sha256": "0" * 64}
     path = f"/v1/jobs/{job_id}/result"
     both = await client.post(path, json={"fence": fence, "output": 1, "output_ref": ref})
     assert pointers(both) == ["/output_ref"]
     unknown = await client.post(path, json={"fence": fence, "output_ref": {**ref, "x": 1}})
     assert pointers(unknown) == ["/output_ref/x"]
+    foreign = await client.post(path, json={"fence": fence, "output_ref": {**ref, "key": "k"}})
+    assert pointers(foreign) == ["/output_ref/key"]
+    lonely = await client.post(path, json={"fence": fence, "output": 1, "extract": {}})
+    assert pointers(lonely) == ["/extract"]
     done = await client.post(path, json={"fence": fence, "output_ref": ref})
     assert done.json()["result"]["output_ref"] == ref
     output = await client.get(f"/v1/jobs/{job_id}/output")

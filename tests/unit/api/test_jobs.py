@@ -182,6 +182,7 @@ async def test_as_of_takes_an_instant_or_a_version(client: Client, as_of: str) -
     assert pointers(answer) == ["/as_of"]
 
 
+@pytest.mark.rule("S2.9")
 async def test_history_by_cursor_and_by_page(client: Client) -> None:
     job_id, fence = await client.leased()
     await client.post(f"/v1/jobs/{job_id}/start", json={"fence": fence})

@@ -212,3 +212,12 @@ async def test_what_can_be_no_model(client: Client) -> None:
     assert code_of(await client.get("/v1/models/-")) == (404, "MODEL_NOT_FOUND")
     assert code_of(await client.post("/v1/models/-/calls")) == (404, "MODEL_NOT_FOUND")
     assert pointers(await client.put("/v1/models/-", json=BODY)) == ["/name"]
+
+
+async def test_calls_are_for_no_runtime_over_http(client: Client) -> None:
+    await put(client)
+    job_id = (await client.post(f"{PATH}/calls")).json()["id"]
+    claim = {"queues": ["default", "models"], "types": ["gpt"]}
+    answer = await client.post("/v1/runtimes/r1/claim", json=claim)
+    assert (code_of(answer), pointers(answer)) == ((422, "VALIDATION_FAILED"), ["/queues/1"])
+    assert (await client.get(f"/v1/jobs/{job_id}")).json()["status"] == "pending"

@@ -4,6 +4,7 @@ and the view is the fold. What is scripted: whether replies come, and how far th
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from ledger.log.errors import LogUnavailable, RecordTooLarge
 from ledger.log.inbox import OwnerChanged
 from ledger.log.partitions import partition_of
 from ledger.log.replies import Reply
+from ledger.objects import ObjectStore
 from ledger.sealing.keyring import generate_key, keyring_from
 from processors.owner import answers
 from projections.answers import (
@@ -65,6 +67,7 @@ from projections.answers import (
     Operation,
     QueueHeld,
     QueueState,
+    Rate,
     Rows,
     RuntimeState,
     ScheduleState,
@@ -148,6 +151,7 @@ class World:
         self.parks = True
         self.is_down = False
         self.is_lagging = False
+        self.objects: ObjectStore | None = None
         self.is_cut = False
         """Postgres does not answer."""
         self.sends_jobs = True
@@ -208,7 +212,7 @@ class World:
         decision = decide(log.owner, asked, self.at)
         if isinstance(decision, Rejected):
             self.append(log, (_rejected(asked, decision),), asked)
-            reply = answers.refusal(asked, decision)
+            reply = answers.refusal(log.owner, asked, decision)
             self._note(log, asked, "rejected", decision)
         else:
             if isinstance(asked.command, Claim) and not decision.grants and not decision.replayed:
@@ -425,8 +429,9 @@ class _Views(Reads):
             raise ReadsUnavailable
         return self._world
 
-    async def job(self, job_id: str) -> Stored | None:
-        return self._checked().stored(job_id)
+    async def job(self, job_id: str, *, even_erased: bool = False) -> Stored | None:
+        stored = self._checked().stored(job_id)
+        return stored if stored and (even_erased or not stored.job.erased) else None
 
     def _matching(self, where: JobFilter) -> list[Job]:
         return [
@@ -548,8 +553,10 @@ class _Views(Reads):
         found = sorted(self._matching(where), key=lambda job: (job.request.priority, job.order))
         return Jobs(tuple(found[:limit]), None, self._world.positions())
 
-    async def jobs_by_id(self, job_ids: Sequence[str]) -> dict[str, Stored]:
-        found = {job_id: self._checked().stored(job_id) for job_id in job_ids}
+    async def jobs_by_id(
+        self, job_ids: Sequence[str], *, even_erased: bool = False
+    ) -> dict[str, Stored]:
+        found = {job_id: await self.job(job_id, even_erased=even_erased) for job_id in job_ids}
         return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
     # --- What operators said ---------------------------------------------------------------------
@@ -647,6 +654,15 @@ class _Views(Reads):
             tuple(runtime for runtime in known if not queues or runtime.queue in queues)
         )
 
+    async def rates(self, minutes: int, queue: str | None = None) -> tuple[Rate, ...]:
+        """Of one minute, in which all ended."""
+        ends = Counter(
+            status(job).value
+            for job in self._checked().jobs()
+            if job.end is not None and queue in (None, job.request.queue)
+        )
+        return tuple(Rate(Micros(0), outcome, count) for outcome, count in sorted(ends.items()))
+
     async def command(self, command_id: str) -> CommandOutcome | None:
         outcome = self._checked().outcomes.get(command_id)
         if outcome is None or outcome.offset >= self._world.logs[outcome.partition].viewed:
@@ -712,7 +728,7 @@ def app_over(world: World) -> Starlette:
     @asynccontextmanager
     async def ports(_: Settings) -> AsyncIterator[Ports]:
         world.wires.append(_Wire(world))
-        yield Ports(world.wires[-1], world.reads)
+        yield Ports(world.wires[-1], world.reads, world.objects)
 
     return create_app(world.settings, open_ports=ports, now=lambda: world.at)
 

@@ -42,6 +42,8 @@ COMMANDS = [
     "model put",
     "model list",
     "model delete",
+    "model reseal",
+    "keys generate",
     "job submit",
     "job get",
     "job list",

@@ -12,6 +12,7 @@ from ledger.domain.partition import Bounds
 from ledger.log.partitions import PARTITIONS_DEFAULT
 from ledger.log.topics import Topics
 from ledger.sealing.keyring import generate_key, read_keyring
+from processors.model_calls.addresses import AllowList
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,18 @@ def test_sealing_keys_are_a_file_or_the_keys_themselves(
 
     assert keyring is not None
     assert keyring.key_ids == ("new", "old")
+
+
+def test_where_models_may_be_called_is_a_list_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().allowed_addresses == AllowList()
+    monkeypatch.setenv("LEDGER_MODEL_ALLOW", "model.internal, *.corp.example,10.1.0.0/16,loopback,")
+
+    allowed = load_settings().allowed_addresses
+
+    assert allowed == AllowList.of(["model.internal", "*.corp.example", "10.1.0.0/16", "loopback"])
+    monkeypatch.setenv("LEDGER_MODEL_ALLOW", "loopback,a b")
+    with pytest.raises(SettingsError, match=r"LEDGER_MODEL_ALLOW: 'a b'"):
+        _ = load_settings().allowed_addresses
 
 
 @pytest.mark.parametrize("said", ["nowhere", "new:hunter2", "[hunter2"])

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import UNSET, Raw
 
-from ledger.client.handlers import HANDLER_ERROR, PAYLOAD_TOO_LARGE, Handler, Handlers
+from ledger.client.endings import HANDLER_ERROR
+from ledger.client.handlers import Handler, Handlers
 from ledger.client.held import AskToStop, Begin, Ending, Held, Stop, Why
 from ledger.client.job_context import (
     AwaitCompletion,
@@ -16,8 +17,10 @@ from ledger.client.job_context import (
     GiveBack,
     JobCancelled,
     JobFailure,
+    StoredOutput,
 )
 from ledger.client.json_values import NULL_HASH
+from ledger.client.requests import PAYLOAD_TOO_LARGE
 from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import (
@@ -28,6 +31,7 @@ from ledger.domain.commands import (
     ReportedResult,
     ReportedWait,
 )
+from ledger.domain.events import Ref
 from ledger.domain.ids import INLINE_BYTES_MAX
 from tests.unit.client.scripted_owner import INSTANT, World
 
@@ -102,6 +106,13 @@ async def test_what_is_returned_is_the_output_with_its_hash(desks: Desks, output
     word = await output_of(desks, output)
     assert isinstance(word, ReportedResult)
     assert word.output_hash == sha256_hex(output)
+
+
+async def test_a_stored_output_is_reported_by_its_reference(desks: Desks) -> None:
+    ref = Ref("queues/q/jobs/q.1/output/q.1~1-output.bin", 3, "ab" * 32)
+    word = await output_of(desks, StoredOutput(ref))
+    assert isinstance(word, ReportedResult)
+    assert (word.output, word.output_ref, word.output_hash) == (UNSET, ref, None)
 
 
 async def test_nothing_returned_is_null(desks: Desks) -> None:

@@ -49,6 +49,25 @@ def test_no_slot_is_offered_until_the_inbox_is_read() -> None:
     assert world.session.is_served
 
 
+def test_other_types_are_offered_with_the_next_beat_which_is_due(world: World) -> None:
+    assert not world.is_due
+    world.session.offer(("echo",))
+    assert not world.is_due
+    world.session.offer(("echo", "write"))
+    assert world.is_due
+    assert beat_of(world.speak()).types == ("echo", "write")
+
+
+def test_a_job_of_a_type_that_is_not_offered_any_more_is_given_back(world: World) -> None:
+    [running] = world.assign(1)
+    world.session.offer(("write",))
+    assert world.assign(2) == []
+    said = world.speak()
+    assert beat_of(said).types == ("write",)
+    assert [type(word) for word in words_of(said)] == [ReportedRelease]
+    assert running.runs
+
+
 def test_beats_are_numbered_within_the_session() -> None:
     world = World(opens=False)
     assert [beat_of(world.speak()).beat for _ in range(3)] == [1, 2, 3]

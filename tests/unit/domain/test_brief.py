@@ -41,9 +41,9 @@ def test_a_brief_says_of_a_job_what_its_view_says() -> None:
         job = begin(asked, NOON)
         view = msgspec.json.decode(job_json(job))
         assert told(job).items() <= view.items()
-    elsewhere = {"inputs", "input_refs", "item", "worker_type", "schedule"}
-    sealed = {"forward_headers", "sealed_for"}
-    assert told(begin(RICH, NOON)).keys() == set(Brief.__struct_fields__) - elsewhere - sealed
+    elsewhere = {"inputs", "input_refs", "item", "worker_type", "schedule", "watched"}
+    elsewhere |= {"forward_headers", "sealed_for", "output_schema"}
+    assert told(begin(RICH, NOON)).keys() == set(Brief.__struct_fields__) - elsewhere
 
 
 def test_what_a_plain_job_does_not_say_is_left_out() -> None:

@@ -121,7 +121,7 @@ def test_exactly_the_drawn_transitions_fit(state: str) -> None:
     assert fitting == FITS[state]
 
 
-@pytest.mark.rule("S1.2")
+@pytest.mark.rule("S1.2", "S2.4")
 def test_the_statuses_of_a_job() -> None:
     statuses = {state: status(folded_job(*facts)) for state, facts in STATES.items()}
     assert {s: str(v) for s, v in statuses.items()} == {

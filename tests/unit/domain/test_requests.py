@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from ledger.domain.commands import CancelPolicy, Claim, PutTemplate, RetryAsk, Template
-from ledger.domain.events import JobRequested, Ref
+from ledger.domain.events import JobRequested
 from ledger.domain.failures import START_TIMEOUT, Retry
 from ledger.domain.ids import INLINE_BYTES_MAX, SECOND, QueueName, queue_of
 from ledger.domain.job import status
@@ -75,7 +75,6 @@ def test_a_type_needs_no_template() -> None:
 
 @pytest.mark.rule("S1.3")
 def test_what_a_request_says_is_kept() -> None:
-    ref = Ref("k", 70_000, "a" * 64)
     said = {
         "labels": {"user": "1", "model": "m"},
         "scope": "project:42",
@@ -86,7 +85,6 @@ def test_what_a_request_says_is_kept() -> None:
         "retry": RetryAsk(max_attempts=2, backoff_seconds=(0.25,), position="tail"),
         "result_ttl_seconds": 3,
         "failed_ttl_seconds": 4,
-        "payload_ref": ref,
         "idempotency_key": "k",
     }
     job = made(given(), payload=b"[1]", **said)
@@ -94,7 +92,7 @@ def test_what_a_request_says_is_kept() -> None:
     assert (job.timeout_us, job.lease_us, job.start_timeout_us) == (500_000, SECOND, 0)
     assert job.retry == Retry(2, (250_000,), 0.1, "tail")
     assert (job.result_ttl_us, job.failed_ttl_us) == (3 * SECOND, 4 * SECOND)
-    assert (job.payload, job.payload_ref, job.idempotency_key) == (Raw(b"[1]"), ref, "k")
+    assert (job.payload, job.idempotency_key) == (Raw(b"[1]"), "k")
 
 
 # --- Templates -----------------------------------------------------------------------------------

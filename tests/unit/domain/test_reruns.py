@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from ledger.domain.commands import Asked, PutTemplate, RerunJob, Template
 from ledger.domain.decide import Decided
-from ledger.domain.events import JobRequested, Ref
+from ledger.domain.events import JobRequested
 from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, JobId, Micros
 from ledger.domain.partition import Bounds
 from ledger.domain.rejections import Rejection
@@ -91,13 +91,6 @@ def test_a_rerun_may_change_payload_labels_and_priority() -> None:
     changed: dict[str, Any] = {"payload": Raw(b"[]"), "labels": {"x": "y"}, "priority": 0}
     new = again(given(*FAILED), **changed)
     assert (new.payload, new.labels, new.priority) == (Raw(b"[]"), {"x": "y"}, 0)
-
-
-def test_a_payload_that_lay_elsewhere_goes_with_a_new_one() -> None:
-    ref = Ref("k", 70_000, "a" * 64)
-    elsewhere = given(requested(payload_ref=ref), cancelled("at_once"))
-    assert again(elsewhere).payload_ref == ref
-    assert again(elsewhere, payload=Raw(b"{}")).payload_ref is None
 
 
 def test_a_rerun_of_a_rerun_names_the_one_it_was_made_from() -> None:

@@ -11,6 +11,7 @@ from ledger.domain.events import JobSucceeded, Ref
 from ledger.domain.failures import LEASE_EXPIRED
 from ledger.domain.ids import INLINE_BYTES_MAX, Fence
 from ledger.domain.job import status
+from ledger.domain.object_keys import output_key
 from ledger.domain.rejections import Rejection
 from tests.support.builders import (
     BOB,
@@ -100,7 +101,7 @@ def test_all_else_said_of_an_ended_job_is_told_that_it_is_closed() -> None:
 
 
 def test_an_output_that_lies_elsewhere_is_known_by_its_hash() -> None:
-    ref = Ref("users/1/out", 70_000, SHA)
+    ref = Ref(output_key(JOB, {}, Fence(1)), 70_000, SHA)
     ask = SubmitResult(JOB, Fence(1), output_ref=ref)
     done = JobSucceeded(JOB, given(*RUNNING).job.steps[0].name, Fence(1), 1, SHA, output_ref=ref)
     given(*RUNNING).when(ask).then(done)

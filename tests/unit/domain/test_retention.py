@@ -9,7 +9,6 @@ from msgspec import Raw
 from ledger.domain.commands import (
     Closing,
     CollectJob,
-    ConfirmDeleted,
     RequestJob,
     SubmitResult,
     WithdrawResult,
@@ -18,12 +17,10 @@ from ledger.domain.events import (
     JobCollected,
     JobErased,
     JobRequested,
-    ObjectsDeleted,
     Ref,
     ResultWithdrawn,
 )
 from ledger.domain.ids import Fence
-from ledger.domain.job import objects_to_delete
 from ledger.domain.job_view import job_view
 from ledger.domain.rejections import Rejection
 from tests.support.builders import (
@@ -142,43 +139,6 @@ def test_a_job_that_failed_for_good_is_erased_after_its_time() -> None:
 @pytest.mark.rule("S4.7")
 def test_without_a_time_it_stays() -> None:
     assert hopeless(None).also(after(10**7)).when(WithdrawResult(JOB)).decided().events == ()
-
-
-# --- Objects -------------------------------------------------------------------------------------
-@pytest.mark.rule("S4.7")
-def test_objects_are_to_be_deleted_once_nobody_is_given_them() -> None:
-    story = given(requested(result_ttl_us=60_000_000), leased())
-    story.when(SubmitResult(JOB, Fence(1), output_ref=KEPT)).decided()
-    assert objects_to_delete(story.job) == ()
-    story.when(CollectJob(JOB)).decided()
-    story.owner.clock.pass_seconds(60)
-    story.when(WithdrawResult(JOB)).decided()
-    assert objects_to_delete(story.job) == (KEPT.key,)
-    story.when(ConfirmDeleted(JOB, (KEPT.key,))).then(ObjectsDeleted(JOB, (KEPT.key,)))
-    assert objects_to_delete(story.job) == ()
-
-
-def test_of_an_erased_job_the_payload_goes_too_whatever_went_before() -> None:
-    story = hopeless()
-    story.when(WithdrawResult(JOB, "owner_removed")).decided()
-    story.when(ConfirmDeleted(JOB, ())).decided()
-    story.owner.clock.pass_seconds(60)
-    story.also(JobErased(JOB))
-    assert objects_to_delete(story.job) == (MOVED.key,)
-
-
-def test_a_word_too_soon_does_not_leave_an_object_to_nobody() -> None:
-    """The sweeper tells of what no outcome refers to; what is still referred to is still there."""
-    story = given(requested(), leased())
-    story.when(SubmitResult(JOB, Fence(1), output_ref=KEPT)).decided()
-    story.when(ConfirmDeleted(JOB, ("jobs/other",))).decided()
-    story.when(WithdrawResult(JOB, "owner_removed")).decided()
-    assert objects_to_delete(story.job) == (KEPT.key,)
-
-
-def test_an_open_job_keeps_its_objects() -> None:
-    refused = given(requested()).when(ConfirmDeleted(JOB, ("x",))).refused()
-    assert refused.code == Rejection.JOB_NOT_CLOSED
 
 
 # --- Forgotten jobs ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from processors.model_calls.addresses import AllowList, Guard
 from processors.model_calls.calling import Bounds, ModelCaller
 from processors.model_calls.model_request import Target
 from processors.model_calls.outcomes import Answer, CallFailed
-from tests.unit.model_calls.scripted_model import (
+from tests.support.scripted_model import (
     Received,
     Write,
     always,
@@ -573,6 +573,7 @@ async def test_not_even_the_libraries_log_what_is_sent(
     caller: ModelCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="httpcore")  # Other tests may have quieted it.
     async with scripted_model(always(answer())) as model:
         await answered(
             caller,

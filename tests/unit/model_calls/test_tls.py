@@ -18,7 +18,7 @@ from processors.model_calls.addresses import AllowList, Guard
 from processors.model_calls.calling import ModelCaller
 from processors.model_calls.model_request import Target
 from processors.model_calls.outcomes import Answer, CallFailed
-from tests.unit.model_calls.scripted_model import always, answer, scripted_model
+from tests.support.scripted_model import always, answer, scripted_model
 
 NAME = "model.example"
 

@@ -9,15 +9,17 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, new_job_id
-from ledger.objects.errors import InvalidKey
-from ledger.objects.object_keys import (
+from ledger.domain.object_keys import (
     SEGMENT_CHARS_MAX,
-    checked_key,
+    is_output_of,
+    is_payload_of,
     job_prefix,
     output_key,
     owner_prefix,
     payload_key,
 )
+from ledger.objects.checked_keys import checked_key
+from ledger.objects.errors import InvalidKey
 
 pytestmark = pytest.mark.rule("S3.7")
 
@@ -102,6 +104,11 @@ def test_what_is_no_job_or_has_no_name_has_no_key() -> None:
         payload_key(QUEUE, {}, CommandId(""))
 
 
+def belongs(key: str, asked: tuple[JobId, dict[str, str], CommandId | Fence, str]) -> bool:
+    job, labels, by, _ = asked
+    return is_output_of(key, job, labels, by)
+
+
 # --- Whatever the labels --------------------------------------------------------------------------
 @given(outputs, outputs)
 def test_two_outputs_have_one_key_only_if_they_are_one(
@@ -110,6 +117,26 @@ def test_two_outputs_have_one_key_only_if_they_are_one(
 ) -> None:
     same = place_of_output(one) == place_of_output(other)
     assert (output_key(*one) == output_key(*other)) == same
+
+
+@given(outputs, outputs)
+def test_a_key_belongs_to_its_maker_and_to_nobody_else(
+    one: tuple[JobId, dict[str, str], CommandId | Fence, str],
+    other: tuple[JobId, dict[str, str], CommandId | Fence, str],
+) -> None:
+    assert belongs(output_key(*one[:3]), one)
+    if belongs(output_key(*other), one):
+        assert place_of_output((*one[:3], "")) == place_of_output((*other[:3], ""))
+
+
+@given(payloads, payloads)
+def test_a_payload_belongs_to_its_command_and_to_no_other(
+    one: tuple[QueueName, dict[str, str], CommandId, str],
+    other: tuple[QueueName, dict[str, str], CommandId, str],
+) -> None:
+    assert is_payload_of(payload_key(*one[:3]), *one[:3])
+    if is_payload_of(payload_key(*other), *one[:3]):
+        assert other[2] == one[2]
 
 
 @given(texts, texts, texts, texts)

@@ -1,5 +1,5 @@
-"""Where an object lies. Keys are made from what is known before the object is written, so that
-whoever repeats a command puts its object in the same place.
+"""Where an object lies, and whose it is. Keys are made from what is known before the object is
+written, so that whoever repeats a command puts its object in the same place.
 
     users/{user}/projects/{project}/tasks/{task}/input/{command id}-{name}
     users/{user}/projects/{project}/tasks/{task}/output/{command id}-{name}
@@ -13,15 +13,13 @@ payload `queues/{queue}/commands/{command id}/`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from string import ascii_letters, digits
 
 from ledger.domain.ids import CommandId, Fence, JobId, QueueName, queue_of
-from ledger.objects.errors import InvalidKey
 
-KEY_BYTES_MAX = 1024
-"""Of any key, as S3 bounds it. Those made here stay below 400."""
 SEGMENT_CHARS_MAX = 80
 """Of one segment made here; a longer one keeps its beginning and gets a digest of the whole."""
 DIGEST_CHARS = 64
@@ -50,8 +48,7 @@ def output_key(
 ) -> str:
     """Of an output that goes to the store before it is reported by the command `by`, or under the
     fence `by`. Fences of two jobs are the same numbers, so the job's id goes with them."""
-    owner = f"{_escape(job_id)}~{by}" if isinstance(by, int) else _escape(by)
-    return f"{job_prefix(job_id, labels)}output/{_file(owner, name)}"
+    return f"{job_prefix(job_id, labels)}output/{_file(_owner(job_id, by), name)}"
 
 
 def job_prefix(job_id: JobId, labels: Mapping[str, str]) -> str:
@@ -75,20 +72,27 @@ def owner_prefix(user: str, project: str | None = None) -> str:
     return _within(user, project)
 
 
-def checked_key(key: str) -> str:
-    """The key, if a store can hold it whoever made it; raises `InvalidKey`."""
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidKey(key, "it has a lone surrogate") from None
-    if not 1 <= size <= KEY_BYTES_MAX:
-        raise InvalidKey(key, f"it takes {size} bytes; 1 to {KEY_BYTES_MAX} fit")
-    # S3 says keys in XML, which has no way to write these.
-    if any(char < " " or char in "\x7f\ufffe\uffff" for char in key):
-        raise InvalidKey(key, "it has a control character, U+FFFE or U+FFFF")
-    if any(segment in ("", ".", "..") for segment in key.split("/")):
-        raise InvalidKey(key, "a part of it between slashes is empty, . or ..")
-    return key
+def is_payload_of(
+    key: str, queue: QueueName, labels: Mapping[str, str], command_id: CommandId
+) -> bool:
+    """Whether an object is the payload that belongs to this command, whatever its name."""
+    return _belongs(key, payload_key(queue, labels, command_id), _escape(command_id))
+
+
+def is_output_of(
+    key: str, job_id: JobId, labels: Mapping[str, str], *makers: CommandId | Fence
+) -> bool:
+    """Whether an object is an output of the job that belongs to one of these, whatever its name."""
+    return any(_belongs(key, output_key(job_id, labels, by), _owner(job_id, by)) for by in makers)
+
+
+def _belongs(key: str, usual: str, owner: str) -> bool:
+    """A segment that is cut does not tell its owner: then only the usual name will do."""
+    folder = usual[: usual.rindex("/") + 1]
+    segment = key.removeprefix(folder)
+    name = segment.removeprefix(f"{owner}-")
+    is_its = segment != key and name != segment and len(segment) <= SEGMENT_CHARS_MAX
+    return key == usual or (is_its and _NAME.fullmatch(name) is not None)
 
 
 def escaping(safe: str) -> Callable[[str], str]:
@@ -107,6 +111,11 @@ def escaping(safe: str) -> Callable[[str], str]:
 _escape = escaping(ascii_letters + digits + "-_.@")
 # The last hyphen of an object's own segment ends its owner.
 _escape_name = escaping(ascii_letters + digits + "_.@")
+_NAME = re.compile(r"[A-Za-z0-9_.@%]+")
+
+
+def _owner(job_id: JobId, by: CommandId | Fence) -> str:
+    return f"{_escape(job_id)}~{by}" if isinstance(by, int) else _escape(by)
 
 
 def _within(user: str, project: str | None) -> str:

@@ -1,0 +1,185 @@
+"""The claim check: a payload or output too large for the log goes to the object store before its
+command, which carries a reference, the hash and what rules look at. So a reference in the log leads
+to bytes that are there; bytes whose command is refused belong to nobody, and are swept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from msgspec import UNSET, Raw, Struct
+
+from api.input import too_large
+from api.operation import Ask
+from api.problems import invalid, refused, refused_by_rule
+from ledger.domain import schemas
+from ledger.domain.canonical import sha256_hex
+from ledger.domain.commands import Limits, Template
+from ledger.domain.creation import mismatch
+from ledger.domain.events import JobRequested, Labels, Ref
+from ledger.domain.extracts import (
+    extract_of_output,
+    extract_of_payload,
+    pointers_into_outputs,
+)
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName
+from ledger.domain.job import Job
+from ledger.domain.object_keys import is_output_of, output_key, payload_key
+from ledger.domain.schemas import Schema
+from ledger.domain.wrong import Wrong
+from ledger.objects import (
+    ObjectConflict,
+    ObjectDamaged,
+    ObjectNotFound,
+    ObjectStore,
+    copied,
+    require_there,
+)
+
+
+class Moved(Struct, frozen=True, gc=False):
+    """What a command says of bytes that lie in the store."""
+
+    ref: Ref
+    content_hash: str
+    """Over the RFC 8785 bytes of the value."""
+    extract: dict[str, Any]
+    checked_against: int = 0
+
+
+class Asked(Struct, frozen=True, gc=False):
+    """Of a job that is asked for, what its payload's place and rules depend on."""
+
+    queue: QueueName
+    type: str
+    labels: Labels
+    version: int | None = None
+    """Of the template, where it is not the newest."""
+
+
+# --- Payloads -------------------------------------------------------------------------------------
+async def moved_payload(
+    ask: Ask, asked: Asked, value: object, payload: Raw, command_id: CommandId
+) -> Moved:
+    """Raises `Refused`, and `StoreUnavailable`."""
+    store = _store_for(ask, "payload", payload)
+    reads = ask.services.reads
+    newest = await reads.template(asked.queue, asked.type)
+    governing = newest
+    if asked.version is not None:
+        governing = await reads.template(asked.queue, asked.type, asked.version)
+    template = None if governing is None else governing.template
+    limits: Limits = () if newest is None else newest.template.limits
+    for queue in (await reads.queues([asked.queue])).items:
+        limits = (*limits, *queue.settings.limits)
+    await _require_fit(None if template is None else template.payload_schema, payload, "/payload")
+    content_hash = await asyncio.to_thread(sha256_hex, value)
+    extract = extract_of_payload(value, content_hash, template, limits)
+    if isinstance(extract, Wrong):
+        raise invalid(extract.pointer, extract.message)
+    key = payload_key(asked.queue, asked.labels, command_id)
+    version = 0 if newest is None else newest.version
+    return Moved(await _put(store, key, bytes(payload)), content_hash, extract, version)
+
+
+async def copied_payload(
+    ask: Ask, original: JobRequested, labels: Labels, command_id: CommandId
+) -> Ref:
+    """For a rerun: the payload of the old job may go with it, that of the new one stays."""
+    assert original.payload_ref is not None
+    return await _copied(ask, original.payload_ref, original.queue, labels, command_id)
+
+
+async def copied_again(
+    ask: Ask, copy: Ref, original: JobRequested, labels: Labels, command_id: CommandId
+) -> Ref:
+    """The same for a second command in the first one's place."""
+    return await _copied(ask, copy, original.queue, labels, command_id)
+
+
+async def _copied(
+    ask: Ask, ref: Ref, queue: QueueName, labels: Labels, command_id: CommandId
+) -> Ref:
+    store = ask.services.objects
+    if store is None:
+        raise too_large("payload", "it lies in an object store, and none is set up here")
+    key = payload_key(queue, labels, command_id)
+    try:
+        return await copied(store, ref, key)
+    except (ObjectNotFound, ObjectDamaged) as error:
+        raise invalid("/payload", f"the job's own cannot be had any more: {error}") from None
+    except ObjectConflict:
+        _refuse_conflict("the command")
+
+
+# --- Outputs --------------------------------------------------------------------------------------
+async def moved_output(
+    ask: Ask, job: Job, value: object, output: Raw, command_id: CommandId, *, is_result: bool
+) -> Moved:
+    """`is_result`: it is to be the job's, and so must meet the schema of its template. Raises
+    `Refused`, and `StoreUnavailable`."""
+    store = _store_for(ask, "output", output)
+    asked = job.request
+    if is_result and asked.template_version is not None:
+        found = await ask.services.reads.template(asked.queue, asked.type, asked.template_version)
+        template = Template() if found is None else found.template
+        await _require_fit(template.output_schema, output, "/output", job.id)
+    extract = extract_of_output(value, pointers_into_outputs(asked.flow))
+    content_hash = await asyncio.to_thread(sha256_hex, value)
+    key = output_key(job.id, asked.labels, command_id)
+    return Moved(await _put(store, key, bytes(output)), content_hash, extract)
+
+
+async def require_its_own(ask: Ask, job: Job, ref: Ref, fence: Fence) -> None:
+    """Of an output that its runtime has put in the store itself."""
+    store = ask.services.objects
+    if store is None or not is_output_of(ref.key, job.id, job.request.labels, fence):
+        return  # The owner says so.
+    try:
+        await require_there(store, ref)
+    except (ObjectNotFound, ObjectDamaged) as error:
+        raise invalid("/output_ref", str(error)) from None
+
+
+# --- Both -----------------------------------------------------------------------------------------
+def _store_for(ask: Ask, name: str, sent: Raw) -> ObjectStore:
+    store, bytes_max = ask.services.objects, ask.services.settings.object_bytes_max
+    size = len(memoryview(sent))
+    if store is None:
+        raise too_large(
+            name, f"has {size} bytes; {INLINE_BYTES_MAX} fit, and no object store is set up"
+        )
+    if size > bytes_max:
+        raise too_large(name, f"has {size} bytes; {bytes_max} fit")
+    return store
+
+
+async def _require_fit(content: Any, value: Raw, at: str, job_id: str | None = None) -> None:
+    schema = None if content is UNSET or content is None else schemas.compiled(content)
+    if not isinstance(schema, Schema):
+        return
+    wrong = await asyncio.to_thread(mismatch, schema, value, at)
+    if wrong is not None:
+        raise refused_by_rule(wrong)
+
+
+async def _put(store: ObjectStore, key: str, data: bytes) -> Ref:
+    digest = await asyncio.to_thread(lambda: sha256(data).hexdigest())
+    try:
+        return await store.put(key, data, sha256=digest, size=len(data))
+    except ObjectConflict:
+        _refuse_conflict("the value")
+
+
+def _refuse_conflict(what: str) -> NoReturn:
+    """Under one key only the same value comes so far: it was written otherwise."""
+    raise refused(
+        "IDEMPOTENCY_KEY_REUSED",
+        f"{what} came before under the same key in other bytes: repeat it byte for byte",
+    )
+
+
+def labels_of(labels: Any, otherwise: Mapping[str, str]) -> Labels:
+    return dict(otherwise) if labels is UNSET else labels

@@ -1,0 +1,194 @@
+"""What is too large for the log, between a client and the object store: payloads on their way to a
+job, payloads and inputs on their way to a handler, outputs on their way back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ledger.client.errors import Refused, StoreFailed
+from ledger.client.json_values import hash_of, json_bytes
+from ledger.domain import schemas
+from ledger.domain.brief import Brief
+from ledger.domain.commands import Limits, Template
+from ledger.domain.events import Labels, Ref
+from ledger.domain.extracts import extract_of_output, extract_of_payload
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName
+from ledger.domain.object_keys import output_key, payload_key
+from ledger.domain.rejections import FieldError, Rejection
+from ledger.domain.schemas import Schema
+from ledger.domain.wrong import Wrong
+from ledger.log.crash_points import reach
+from ledger.objects import ObjectError, ObjectStore, StoreUnavailable
+
+T = TypeVar("T")
+
+BYTES_MAX = 33_554_432
+"""Of one payload or output."""
+TRIES_MAX = 3
+PAUSE_SECONDS = 1.0
+"""Between tries of a store that gives no answer."""
+_INSTANCE = re.compile(r"(.+)\[(\d+)\]")
+
+
+class InForce(Struct, frozen=True, gc=False):
+    """What an owner says of a request whose payload was not checked against the newest template."""
+
+    version: int
+    """Of the newest; 0: there is none."""
+    template: Template | None = None
+    """That governs the request."""
+    limits: Limits = ()
+    """All that its job will be under."""
+
+
+class ToCopy(Struct, frozen=True, gc=False):
+    """What an owner says of a rerun whose payload lies in the store."""
+
+    payload_ref: Ref
+    queue: QueueName
+    labels: Labels
+
+
+NOTHING_KNOWN = InForce(0)
+
+
+class Carrier:
+    """`bytes_max` of one object. Safe to share between the tasks of one loop."""
+
+    def __init__(self, store: ObjectStore, *, bytes_max: int = BYTES_MAX) -> None:
+        self._store = store
+        self._bytes_max = bytes_max
+        self._in_force: dict[tuple[str, str, int | None], InForce] = {}
+
+    # --- Requests --------------------------------------------------------------------------------
+    async def moved(self, body: Mapping[str, Any], command_id: CommandId) -> dict[str, object]:
+        """The request with a reference in place of its payload. Checked against the template that
+        an owner has told of, if any has. Raises `Refused` and `StoreFailed`."""
+        payload = body["payload"]
+        data = json_bytes(payload)
+        self._require_room(data, "the payload", command_id, "/payload")
+        in_force = self._in_force.get(_kind(body), NOTHING_KNOWN)
+        template = in_force.template
+        _require_fit(UNSET if template is None else template.payload_schema, data, command_id)
+        content_hash = hash_of(payload, data)
+        extract = extract_of_payload(orjson.loads(data), content_hash, template, in_force.limits)
+        if isinstance(extract, Wrong):
+            raise Refused(
+                Rejection.VALIDATION_FAILED,
+                extract.message,
+                command_id=command_id,
+                pointer=extract.pointer,
+            )
+        key = payload_key(QueueName(str(body["queue"])), body.get("labels") or {}, command_id)
+        moved = {name: value for name, value in body.items() if name != "payload"}
+        return moved | {
+            "payload_ref": msgspec.to_builtins(await self.put(key, data)),
+            "payload_hash": content_hash,
+            "extract": extract,
+            "checked_against": in_force.version,
+        }
+
+    def learn(self, body: Mapping[str, Any], told: Raw) -> None:
+        """What an owner told with its refusal of such a request."""
+        self._in_force[_kind(body)] = msgspec.json.decode(told, type=InForce)
+
+    async def copied(self, told: Raw, by: CommandId) -> Ref:
+        """A payload for the rerun `by`, as an owner told of it. Raises `StoreFailed`."""
+        old = msgspec.json.decode(told, type=ToCopy)
+        key = payload_key(old.queue, old.labels, by)
+        return await self.put(key, await self.get(old.payload_ref))
+
+    # --- Jobs ------------------------------------------------------------------------------------
+    async def payload_of(self, brief: Brief) -> Any:
+        """Raises `StoreFailed`."""
+        assert brief.payload_ref is not None
+        return msgspec.json.decode(await self.get(brief.payload_ref))
+
+    async def inputs_of(self, brief: Brief) -> dict[str, Any]:
+        """All of them, wherever they lie. Raises `StoreFailed`."""
+        inputs = {name: msgspec.json.decode(output) for name, output in brief.inputs.items()}
+        for name, ref in brief.input_refs.items():
+            value = msgspec.json.decode(await self.get(ref))
+            if instance := _INSTANCE.fullmatch(name):
+                inputs[instance[1]][int(instance[2])] = value
+            else:
+                inputs[name] = value
+        return inputs
+
+    async def output_of(
+        self, job_id: JobId, fence: Fence, brief: Brief, data: bytes
+    ) -> tuple[Ref, dict[str, Any]]:
+        """Reference and extract of an output. Raises `Refused` and `StoreFailed`."""
+        self._require_room(data, "the output", None, "/output")
+        _require_fit(brief.output_schema, data, None, "/output")
+        extract: dict[str, Any] = {}
+        if brief.watched:
+            extract = extract_of_output(orjson.loads(data), brief.watched)
+        ref = await self.put(output_key(job_id, brief.labels, fence), data)
+        reach("runtime.after_upload")
+        return ref, extract
+
+    # --- The store -------------------------------------------------------------------------------
+    def _require_room(
+        self, data: bytes, what: str, command_id: CommandId | None, pointer: str
+    ) -> None:
+        if len(data) > self._bytes_max:
+            detail = f"{what} takes {len(data)} bytes; {self._bytes_max} fit"
+            raise Refused("PAYLOAD_TOO_LARGE", detail, command_id=command_id, pointer=pointer)
+
+    async def put(self, key: str, data: bytes) -> Ref:
+        """Raises `StoreFailed`."""
+        digest = await asyncio.to_thread(lambda: sha256(data).hexdigest())
+        return await _tried(lambda: self._store.put(key, data, sha256=digest, size=len(data)))
+
+    async def get(self, ref: Ref) -> bytes:
+        """Raises `StoreFailed`."""
+        return await _tried(lambda: self._store.get(ref))
+
+
+async def _tried(call: Callable[[], Awaitable[T]]) -> T:
+    for left in reversed(range(TRIES_MAX)):
+        try:
+            return await call()
+        except StoreUnavailable as error:
+            if not left:
+                raise StoreFailed(str(error), is_passing=True) from error
+        except ObjectError as error:
+            raise StoreFailed(str(error), is_passing=False) from error
+        await asyncio.sleep(PAUSE_SECONDS)
+    raise AssertionError("a last try ends in an answer or an error")
+
+
+def _kind(body: Mapping[str, Any]) -> tuple[str, str, int | None]:
+    return str(body.get("queue")), str(body.get("type")), body.get("template_version")
+
+
+def _require_fit(
+    content: Raw | UnsetType,
+    data: bytes,
+    command_id: CommandId | None,
+    at: str = "/payload",
+) -> None:
+    schema = None if content is UNSET else schemas.compiled(content)
+    if not isinstance(schema, Schema):
+        return
+    wrong = schema.errors(Raw(data))
+    if not wrong:
+        return
+    errors = tuple(FieldError(at + one.pointer, one.message) for one in wrong)
+    first = errors[0]
+    raise Refused(
+        Rejection.VALIDATION_FAILED,
+        first.message,
+        command_id=command_id,
+        pointer=first.pointer,
+        errors=errors,
+    )
