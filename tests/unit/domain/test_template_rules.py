@@ -18,7 +18,8 @@ from ledger.domain.commands import (
     Template,
 )
 from ledger.domain.events import Ref
-from ledger.domain.ids import Fence, JobId, Session
+from ledger.domain.ids import CommandId, Fence, JobId, Session
+from ledger.domain.object_keys import payload_key
 from ledger.domain.rejections import Rejection
 from tests.support.builders import ADA, QUEUE, lock
 from tests.support.given import Given, given
@@ -102,8 +103,8 @@ def test_an_absent_payload_is_an_empty_object() -> None:
 def test_one_that_lies_elsewhere_was_checked_by_who_moved_it() -> None:
     story = given()
     story.when(put(payload_schema=NEEDS_X)).decided()
-    ref = Ref("jobs/in", 100_000, "ab" * 32)
-    assert story.when(RequestJob("report", payload_ref=ref)).decided().job_id
+    ref = Ref(payload_key(QUEUE, {}, CommandId("moved")), 100_000, "ab" * 32)
+    assert story.when(RequestJob("report", payload_ref=ref), "moved").decided().job_id
 
 
 def test_a_request_of_an_older_version_meets_that_ones_schema() -> None:
