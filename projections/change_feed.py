@@ -15,8 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ledger.domain.events import JobRequested, LeasesExtended, Unknown
+from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import JobId
-from ledger.domain.job import Job, Misfit, begin, evolve, extend, status
+from ledger.domain.job import Job, status
+from ledger.domain.step_changes import Misfit
 from projections.answers import HistoryEvent, JobFilter
 from projections.copying import error_code
 from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request

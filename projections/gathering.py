@@ -45,8 +45,10 @@ from ledger.domain.events import (
     TemplatePut,
     Unknown,
 )
+from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import JobId, Micros
-from ledger.domain.job import Job, Misfit, begin, evolve, extend
+from ledger.domain.job import Job
+from ledger.domain.step_changes import Misfit
 from ledger.log.effective import Effective, TakenOver
 from projections.packing import PACKERS, Group, pack_extension, pack_unknown
 

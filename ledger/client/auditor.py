@@ -30,9 +30,11 @@ from ledger.domain.events import (
     Unknown,
     type_of,
 )
+from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import JobId, Micros, micros_of, parse_rfc3339, queue_of, rfc3339_micros
-from ledger.domain.job import Job, Misfit, begin, evolve, extend
+from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
+from ledger.domain.step_changes import Misfit
 from ledger.log.connection import Connection
 from ledger.log.effective import Effective, Ignored, TakenOver
 from ledger.log.entries_reader import EntriesReader

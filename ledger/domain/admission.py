@@ -19,9 +19,10 @@ from ledger.domain.events import (
     JobRequested,
     decoded,
 )
+from ledger.domain.evolve import begin
 from ledger.domain.flows import carry, follow
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
-from ledger.domain.job import Job, begin, status
+from ledger.domain.job import Job, status
 from ledger.domain.leases import refuse_other_version
 from ledger.domain.object_keys import is_payload_of
 from ledger.domain.partition import Partition

@@ -33,6 +33,7 @@ from ledger.domain.events import (
     StepQueued,
     StepSkipped,
 )
+from ledger.domain.evolve import evolve
 from ledger.domain.failures import (
     BY_THE_CLOCK,
     EACH_NOT_A_LIST,
@@ -51,8 +52,9 @@ from ledger.domain.flow_plan import (
     base_of,
 )
 from ledger.domain.ids import INLINE_BYTES_MAX, JobId, Micros, StepName
-from ledger.domain.job import Blocked, Job, Misfit, Settled, evolve, status_of
+from ledger.domain.job import Blocked, Job, Settled, status_of
 from ledger.domain.pointers import find, parts
+from ledger.domain.step_changes import Misfit
 from ledger.domain.steps import Part, Status, Step, current_lease
 from ledger.domain.wrong import Wrong
 

@@ -44,6 +44,7 @@ from ledger.domain.events import (
     StepSucceeded,
     WaitStarted,
 )
+from ledger.domain.evolve import evolve
 from ledger.domain.failures import MESSAGES, RELEASED, is_retryable
 from ledger.domain.flows import follow
 from ledger.domain.ids import (
@@ -56,18 +57,10 @@ from ledger.domain.ids import (
     micros,
     rfc3339,
 )
-from ledger.domain.job import (
-    Job,
-    Misfit,
-    evolve,
-    quoted_step,
-    retry_of,
-    status,
-    status_of,
-    timeout_of,
-)
+from ledger.domain.job import Job, quoted_step, retry_of, status, status_of, timeout_of
 from ledger.domain.progress import merged, progressed
 from ledger.domain.rejections import Rejected, Rejection
+from ledger.domain.step_changes import Misfit
 from ledger.domain.steps import (
     EndedHow,
     Leased,

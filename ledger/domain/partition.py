@@ -49,17 +49,9 @@ from ledger.domain.events import (
     TemplatePut,
     Unknown,
 )
+from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
-from ledger.domain.job import (
-    Job,
-    Misfit,
-    begin,
-    evolve,
-    extend,
-    quoted_step,
-    status,
-    worker_type_of,
-)
+from ledger.domain.job import Job, quoted_step, status, worker_type_of
 from ledger.domain.limits import Limits
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
@@ -82,6 +74,7 @@ from ledger.domain.remembered import Bounds as Bounds
 from ledger.domain.remembered import Outcome as Outcome
 from ledger.domain.remembered import identity_of as identity_of
 from ledger.domain.sizes import size_of, size_of_said
+from ledger.domain.step_changes import Misfit
 from ledger.domain.steps import Pending, Status, Step, current_lease
 from ledger.domain.timers import Timers
 

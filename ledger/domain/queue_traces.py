@@ -43,9 +43,9 @@ from ledger.domain.events import (
     WaitStarted,
     decoded,
 )
+from ledger.domain.evolve_flow import behind
 from ledger.domain.flow_plan import base_of
 from ledger.domain.ids import JobId, StepName
-from ledger.domain.job import behind
 from ledger.domain.limits import value_of
 from ledger.domain.retention_traces import RetentionTraces
 

@@ -55,12 +55,14 @@ from ledger.domain.decide import Decided, Decision, decide
 from ledger.domain.digest import digest, folded
 from ledger.domain.entries import Entry
 from ledger.domain.events import JOB_EVENTS, JobRequested, LeasesExtended
+from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session
-from ledger.domain.job import Job, Misfit, begin, evolve, extend, status
+from ledger.domain.job import Job, status
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Bounds
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.sizes import size_of
+from ledger.domain.step_changes import Misfit
 from tests.support.given import Owner
 
 QUEUES = (QueueName("default"), QueueName("other"))

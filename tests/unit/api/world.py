@@ -39,8 +39,9 @@ from ledger.domain.events import (
     key_of,
     type_of,
 )
+from ledger.domain.evolve import fold
 from ledger.domain.ids import SECOND, CommandId, JobId, Micros, QueueName, queue_of
-from ledger.domain.job import Job, fold, status
+from ledger.domain.job import Job, status
 from ledger.domain.partition import KEYED, Partition
 from ledger.domain.rejections import Rejected
 from ledger.domain.remembered import ClosedJobs

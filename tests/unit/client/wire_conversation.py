@@ -19,6 +19,7 @@ from ledger.client.runtime_session import QueueSession
 from ledger.domain.brief import brief_of
 from ledger.domain.commands import Command, ReportedResult, RequestJob, Template
 from ledger.domain.events import JobRequested, LeaseGranted
+from ledger.domain.evolve import begin, evolve
 from ledger.domain.failures import Retry
 from ledger.domain.ids import (
     MAIN,
@@ -33,7 +34,7 @@ from ledger.domain.ids import (
     parse_rfc3339,
     rfc3339,
 )
-from ledger.domain.job import Job, begin, evolve
+from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
 from ledger.log.command_codec import command_record, partition_for, topic_of
 from ledger.log.inbox import (

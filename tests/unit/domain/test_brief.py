@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from ledger.domain.brief import Brief, brief_of
 from ledger.domain.events import JobRequested, Ref
+from ledger.domain.evolve import begin
 from ledger.domain.failures import Retry
 from ledger.domain.ids import JobId, micros
-from ledger.domain.job import Job, begin
+from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
 from tests.support.builders import JOB, QUEUE
 from tests.support.clock import NOON

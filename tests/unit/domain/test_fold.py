@@ -19,10 +19,12 @@ from ledger.domain.events import (
     TemplatePut,
     Unknown,
 )
+from ledger.domain.evolve import begin, evolve, fold
 from ledger.domain.failures import LEASE_EXPIRED
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
-from ledger.domain.job import Job, Misfit, begin, evolve, fold, status
+from ledger.domain.job import Job, status
 from ledger.domain.partition import Partition
+from ledger.domain.step_changes import Misfit
 from tests.support.builders import (
     BOB,
     JOB,

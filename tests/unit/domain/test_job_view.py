@@ -10,9 +10,9 @@ import pytest
 from msgspec import Raw
 
 from ledger.domain.events import JobCollected
+from ledger.domain.evolve import begin
 from ledger.domain.failures import START_TIMEOUT
 from ledger.domain.ids import micros
-from ledger.domain.job import begin
 from ledger.domain.job_view import job_json, job_view
 from tests.support.builders import (
     BOB,

@@ -11,8 +11,9 @@ from msgspec import Raw
 
 from ledger.domain.commands import Beat
 from ledger.domain.events import JobRequested, LeaseGranted
+from ledger.domain.evolve import begin, evolve
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, QueueName, RuntimeId, Session, new_job_id
-from ledger.domain.job import Job, begin, evolve
+from ledger.domain.job import Job
 from ledger.domain.partition import Partition
 from ledger.log.inbox import Assigned, AssignedItem, inbox_from
 from ledger.log.topics import Topics
