@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, LiteralString, assert_never
 
 from ledger.domain.commands import Schedule
@@ -23,9 +23,7 @@ from ledger.domain.events import (
 )
 from ledger.domain.ids import Micros
 from projections.gathering import OperatorsRow
-from projections.storable import storable, tamed
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from projections.storable import instant, storable
 
 
 def operators_change(row: OperatorsRow, partition: int) -> tuple[LiteralString, dict[str, Any]]:
@@ -34,7 +32,7 @@ def operators_change(row: OperatorsRow, partition: int) -> tuple[LiteralString, 
     values: dict[str, Any] = {
         "queue": storable(event.queue),
         "partition": partition,
-        "at": _instant(row.at),
+        "at": instant(row.at),
         "by": storable(row.by),
         "position": row.position,
     }
@@ -72,12 +70,12 @@ def operators_change(row: OperatorsRow, partition: int) -> tuple[LiteralString, 
             return "apply/fire_schedule", values | {
                 "next_at": _perhaps(event.next_at),
                 "job_id": None if event.job_id is None else storable(event.job_id),
-                "nominal_at": None if event.manual else _instant(event.nominal_at),
+                "nominal_at": None if event.manual else instant(event.nominal_at),
             }
         case ScheduleSkipped():
             return "apply/skip_schedule", values | {
                 "next_at": _perhaps(event.next_at),
-                "nominal_at": _instant(Micros(event.until - 1)),
+                "nominal_at": instant(Micros(event.until - 1)),
             }
         case ScheduleStopped():
             return "apply/stop_schedule", values | {"reason": storable(event.reason, 16_384)}
@@ -85,9 +83,5 @@ def operators_change(row: OperatorsRow, partition: int) -> tuple[LiteralString, 
             assert_never(event)
 
 
-def _instant(at: Micros) -> datetime:
-    return EPOCH + timedelta(microseconds=tamed(at))
-
-
 def _perhaps(at: Micros | None) -> datetime | None:
-    return None if at is None else _instant(at)
+    return None if at is None else instant(at)

@@ -39,8 +39,8 @@ from projections.checkpoints import CheckpointLost, Checkpoints, Connection, Sup
 from projections.gathering import Gathered, gather, touched_jobs
 from projections.schema import SCHEMA, connect
 from projections.sql import statement
-from projections.storable import tamed_instant
-from projections.writing import DoesNotFit, forget_commands, instant, stored_jobs, write
+from projections.storable import instant, tamed_instant
+from projections.writing import DoesNotFit, forget_commands, stored_jobs, write
 
 STATEMENT_SECONDS = 30.0
 ATTEMPTS_MAX = 3

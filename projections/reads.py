@@ -61,8 +61,8 @@ from projections.position_watch import PositionWatch
 from projections.projector import channel
 from projections.schema import SCHEMA, settings_of
 from projections.sql import statement
-from projections.storable import storable
-from projections.writing import STATUSES, instant
+from projections.storable import instant, storable
+from projections.writing import STATUSES
 
 Order = Literal["-created_at", "created_at", "priority"]
 Connection = AsyncConnection[tuple[Any, ...]]

@@ -7,6 +7,7 @@ Columns hold storable text and serve to find rows; what a job says stays exact i
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from msgspec.structs import astuple, replace
 from ledger.domain.ids import Micros
 from ledger.domain.job import Job
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MARK = "\ufffd"
 """Begins a text that is not as it stands in the log."""
 BYTES_MAX = 1024
@@ -93,3 +95,7 @@ def _tamed(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_tamed, value))
     return value
+
+
+def instant(at: Micros) -> datetime:
+    return EPOCH + timedelta(microseconds=tamed(at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, LiteralString
 
 from psycopg import errors
@@ -34,13 +34,12 @@ from projections.gathering import Gathered
 from projections.operators import operators_change
 from projections.packing import pack_groups, unpack_job, unpack_request
 from projections.sql import statement
-from projections.storable import storable, tamed, tamed_instant, tamed_job
+from projections.storable import instant, storable, tamed, tamed_instant, tamed_job
 
 COMMANDS_KEPT = timedelta(hours=1)
 FORGET_EVERY = timedelta(seconds=30)
 FORGOTTEN_MAX = 10_000
 """Rows of commands removed in one step."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATUSES = tuple(status.value for status in JOB_STATUSES)
 
 
@@ -308,7 +307,3 @@ def forget_commands(
         },
     )
     return forgot_at if removed.rowcount == FORGOTTEN_MAX else at
-
-
-def instant(at: Micros) -> datetime:
-    return EPOCH + timedelta(microseconds=tamed(at))

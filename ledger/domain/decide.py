@@ -69,7 +69,7 @@ from ledger.domain.creation import mismatch
 from ledger.domain.decisions import Decided as Decided
 from ledger.domain.decisions import Decision as Decision
 from ledger.domain.events import Event, JobEvent, LeaseGranted, LeasesExtended, Ref
-from ledger.domain.flows import NULL, gives_the_result
+from ledger.domain.flows import NULL, folded, gives_the_result
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, RuntimeId
 from ledger.domain.job import Job, quoted_step, status
 from ledger.domain.leases import Held, Word
@@ -330,7 +330,7 @@ def _report(partition: Partition, command: Report, command_id: CommandId, at: Mi
     for word in command.reports:
         job_id = word.job_id
         before = told.get(job_id)
-        job = partition.job(job_id) if before is None else leases.replayed(*before, at)
+        job = partition.job(job_id) if before is None else folded(*before, at)
         if job is None:
             refused.append(replace(not_found(job_id), fence=word.fence))
             continue
@@ -344,7 +344,7 @@ def _report(partition: Partition, command: Report, command_id: CommandId, at: Mi
         order += 1
     if command.beat is not None:
         settled = {(word.job_id, word.fence) for word in command.reports}
-        left = {job_id: leases.replayed(*before, at) for job_id, before in told.items()}
+        left = {job_id: folded(*before, at) for job_id, before in told.items()}
         events.extend(runtimes.beat(partition, command.beat, at, settled, left))
     return Decided(tuple(events), refused=tuple(refused))
 

@@ -54,7 +54,7 @@ from ledger.domain.flow_plan import (
 from ledger.domain.ids import INLINE_BYTES_MAX, JobId, Micros, StepName
 from ledger.domain.job import Blocked, Job, Settled, status_of
 from ledger.domain.pointers import find, parts
-from ledger.domain.step_changes import Misfit
+from ledger.domain.step_changes import FAILED, SKIPPED, SUCCEEDED, Misfit
 from ledger.domain.steps import Part, Status, Step, current_lease
 from ledger.domain.wrong import Wrong
 
@@ -82,6 +82,7 @@ def follow(job: Job, events: Events, at: Micros, order: int) -> Events:
 
 
 def folded(job: Job, events: Events, at: Micros) -> Job:
+    """The job with these facts folded in, for rules that decide on what others leave."""
     for event in events:
         after = evolve(job, event, at)
         job = job if isinstance(after, Misfit) else after
@@ -168,7 +169,7 @@ def _turn_of(
 ) -> JobEvent:
     if any(_has_failed(one) for one in needed):
         return StepSkipped(job.id, step.name, "needs_failed")
-    if needed and all(one.phase == _SKIPPED for one in needed):
+    if needed and all(one.phase == SKIPPED for one in needed):
         return StepSkipped(job.id, step.name, "needs_skipped")
     is_instance = step.name != plan.name
     if not is_instance and plan.when is not None and not _holds(job, plan.when):
@@ -188,7 +189,7 @@ def _not_begun(job: Job, step: Step, code: str) -> StepFailed:
 
 
 def _has_failed(step: Step) -> bool:
-    return step.phase == _FAILED and not (step.part is not None and step.part.degraded)
+    return step.phase == FAILED and not (step.part is not None and step.part.degraded)
 
 
 # --- The end -------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def _is_met(job: Job, flow: Flow) -> bool:
     if flow.success_when == ALL_STEPS_SUCCEEDED:
         return True  # A step that failed has ended the pass before.
     if flow.success_when == ANY_STEP_SUCCEEDED:
-        return any(step.phase == _SUCCEEDED for step in job.steps)
+        return any(step.phase == SUCCEEDED for step in job.steps)
     return _holds(job, flow.success_when)
 
 
@@ -292,7 +293,7 @@ def carry(original: Job, job_id: JobId) -> Events:
         done = [
             step
             for step in steps
-            if step.phase == _SUCCEEDED and step.part is not None and step.part.output_ref is None
+            if step.phase == SUCCEEDED and step.part is not None and step.part.output_ref is None
         ]
         if steps and steps[0].name != plan.name and done:
             events.append(StepExpanded(job_id, plan.name, Raw(msgspec.json.encode(items))))
@@ -411,8 +412,3 @@ def nested(extract: Raw) -> Any:
         else:
             inner[last] = value
     return whole
-
-
-_FAILED = Settled(Status.FAILED)
-_SKIPPED = Settled(Status.SKIPPED)
-_SUCCEEDED = Settled(Status.SUCCEEDED)

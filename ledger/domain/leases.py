@@ -44,7 +44,6 @@ from ledger.domain.events import (
     StepSucceeded,
     WaitStarted,
 )
-from ledger.domain.evolve import evolve
 from ledger.domain.failures import MESSAGES, RELEASED, is_retryable
 from ledger.domain.flows import follow
 from ledger.domain.ids import (
@@ -60,7 +59,6 @@ from ledger.domain.ids import (
 from ledger.domain.job import Job, quoted_step, retry_of, status, status_of, timeout_of
 from ledger.domain.progress import merged, progressed
 from ledger.domain.rejections import Rejected, Rejection
-from ledger.domain.step_changes import Misfit
 from ledger.domain.steps import (
     EndedHow,
     Leased,
@@ -448,11 +446,3 @@ def _invalid(job: Job, pointer: str, detail: str) -> Rejected:
 
 def _refused(code: Rejection, job: Job, detail: str) -> Rejected:
     return Rejected(code, detail, job.id, status(job))
-
-
-def replayed(job: Job, events: Events, at: Micros) -> Job:
-    """The job with these facts folded in, for rules that decide several words on one job."""
-    for event in events:
-        after = evolve(job, event, at)
-        job = job if isinstance(after, Misfit) else after
-    return job
