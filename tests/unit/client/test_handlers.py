@@ -123,7 +123,7 @@ async def test_nothing_returned_is_null(desks: Desks) -> None:
 
 @pytest.mark.parametrize(
     "output",
-    [float("nan"), {"a": float("inf")}, {1: 2}, object(), 2**60, "\0", "\ud800", {"a": [b"x"]}],
+    [float("nan"), {"a": float("inf")}, {1: 2}, Ellipsis, 2**60, "\0", "\ud800", {"a": [b"x"]}],
     ids=repr,
 )
 async def test_an_output_that_is_no_strict_json_fails_for_good(
