@@ -45,7 +45,7 @@ from ledger.domain.failures import (
 from ledger.domain.flow_plan import Flow
 from ledger.domain.job import Job, held_lease, status, status_of
 from ledger.domain.step_traces import CURRENT, ENDED, LIVE, StepTrace
-from ledger.domain.traces import RELEASES_FREE, Complaint
+from ledger.domain.traces import RELEASES_FREE, Complaint, InLine
 
 
 class FlowTrace:
@@ -55,8 +55,6 @@ class FlowTrace:
         self.asked = asked
         self.flow = flow
         self.order = asked.order
-        self.state = ""
-        """A flow does not wait for a runtime: its steps do."""
         self.ready_at: int = asked.ready_at
         self.plans = {str(plan.name): plan for plan in flow.steps}
         self.steps = {name: StepTrace(name, plan) for name, plan in self.plans.items()}
@@ -76,6 +74,27 @@ class FlowTrace:
         if self.cancel_by is None or self.cancel_since >= floor or not graced:
             return self.cancel_by if graced else None
         return max(self.cancel_by, floor + self.asked.grace_us)
+
+    # --- Who waits -------------------------------------------------------------------------------
+    def worker_type(self, step: str) -> str:
+        """Empty: it has no such step."""
+        known = self.steps.get(step)
+        return "" if known is None else known.plan.worker_type
+
+    def waits_until(self, step: str) -> int | None:
+        """When it is due that waits to be leased; None: it does not."""
+        known = self.steps.get(step)
+        if known is None or known.state != "pending" or self.cancel_by is not None or self.ended:
+            return None
+        return known.ready_at
+
+    def put_in_line(self) -> Iterator[InLine]:
+        """Steps that have come to wait since this was asked before. A flow that is tried again at
+        the tail takes all of them there."""
+        for step in self.steps.values():
+            if step.state == "pending" and step.in_line != (self.order, step.ready_at):
+                step.in_line = (self.order, step.ready_at)
+                yield (step.plan.worker_type, step.name, step.ready_at)
 
     # --- One fact --------------------------------------------------------------------------------
     def follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
@@ -206,7 +225,7 @@ class FlowTrace:
         step.state, step.attempts, step.holder = "leased", event.attempt, event.runtime_id
         step.fence = self.fence = event.fence
         step.since, step.until = at, event.until
-        step.percent, step.progress_at = 0.0, None
+        step.percent, step.progress_at, step.in_line = 0.0, None, None
 
     def _release(self, step: StepTrace, event: LeaseReleased, at: int) -> Iterator[Complaint]:
         yield from step.under_fence(event.fence, "release")

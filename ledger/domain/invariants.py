@@ -6,9 +6,8 @@ Memory is bounded by what the partition itself holds: a trace for each open job.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from itertools import islice
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 
 from msgspec import Struct
 
@@ -33,17 +32,14 @@ from ledger.domain.flow_traces import FlowTrace
 from ledger.domain.ids import NO_SESSION, SECOND, JobId, Micros, queue_of
 from ledger.domain.partition import Partition
 from ledger.domain.queue_traces import QueueTraces
-from ledger.domain.ready import ascending
 from ledger.domain.remembered import LATE_EVENTS, identity_of
 from ledger.domain.retention import are_in_use
 from ledger.domain.schedule_table import ScheduleEvent
 from ledger.domain.traces import Trace
+from ledger.domain.waiting_traces import AnyTrace, WaitingTraces
 
 PATIENCE_US = 10 * SECOND
 """How late the owner may act on what the clock says, before it is a fault."""
-PLACES_MIN = 1024
-LOOKED_AT_MAX = 100
-"""Jobs that a full limit holds back, passed over in looking for one that none does."""
 _IN_ITS_QUEUE = (
     TemplatePut
     | QueuePut
@@ -55,7 +51,6 @@ _IN_ITS_QUEUE = (
     | LeasesExtended
 )
 """Facts of no single job that lie where their queue does, whoever asked."""
-AnyTrace = Trace | FlowTrace
 
 
 class Violation(Struct, frozen=True, gc=False):
@@ -65,60 +60,6 @@ class Violation(Struct, frozen=True, gc=False):
     position: int
     """Number of the entry."""
     detail: str
-
-
-class Waiting:
-    """Pending jobs of one type, best first: to see who was passed over."""
-
-    __slots__ = ("_heap", "_later")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, JobId]] = []
-        self._later: list[tuple[int, JobId]] = []
-
-    def add(self, trace: AnyTrace) -> None:
-        heappush(self._later, (trace.ready_at, trace.asked.job_id))
-
-    def best(
-        self, traces: dict[JobId, AnyTrace], ready_by: int, held_back: Callable[[JobId], bool]
-    ) -> tuple[int, int, JobId] | None:
-        """Of those that had been ready at `ready_by`, and that no limit holds back."""
-        first = self._first(traces, ready_by)
-        if first is None or not held_back(first[2]):
-            return first
-        for place in islice(ascending(self._heap), LOOKED_AT_MAX):
-            if self._waits(place, traces, ready_by) and not held_back(place[2]):
-                return place
-        return None
-
-    def _first(self, traces: dict[JobId, AnyTrace], ready_by: int) -> tuple[int, int, JobId] | None:
-        while self._later and self._later[0][0] <= ready_by:
-            ready_at, job_id = heappop(self._later)
-            trace = traces.get(job_id)
-            if trace is not None and trace.state == "pending" and trace.ready_at == ready_at:
-                heappush(self._heap, (trace.asked.priority, trace.order, job_id))
-        while self._heap:
-            if self._waits(self._heap[0], traces, ready_by):
-                return self._heap[0]
-            heappop(self._heap)
-        return None
-
-    def _waits(
-        self, place: tuple[int, int, JobId], traces: dict[JobId, AnyTrace], ready_by: int
-    ) -> bool:
-        trace = traces.get(place[2])
-        if trace is None or trace.opaque:
-            return False
-        return (trace.state, trace.order) == ("pending", place[1]) and trace.ready_at <= ready_by
-
-    def clean(self, traces: dict[JobId, AnyTrace]) -> None:
-        self._later = [place for place in self._later if place[1] in traces]
-        self._heap = [place for place in self._heap if place[2] in traces]
-        heapify(self._later)
-        heapify(self._heap)
-
-    def __len__(self) -> int:
-        return len(self._heap) + len(self._later)
 
 
 class Invariants:
@@ -139,10 +80,12 @@ class Invariants:
         self.entries = 0
         self._patience_us = patience_us
         self._traces: dict[JobId, AnyTrace] = {}
-        self._waiting: dict[tuple[str, str], Waiting] = {}
+        self._waiting = WaitingTraces(self._traces)
         self._graces: list[tuple[int, JobId]] = []
         self._found: list[Violation] = []
         self._position = 0
+        self._claimed: set[str] = set()
+        """Worker types that the entry's claim had asked for, as far as is known."""
 
     def take_over(self, record: TakeOver) -> list[Violation]:
         before = self.partition.at
@@ -163,6 +106,7 @@ class Invariants:
         at = Micros(max(entry.at, partition.at))
         touched: dict[JobId, AnyTrace] = {}
         self._check_outcome(entry)
+        self._claimed = self._types_claimed(entry)
         for event in entry.events:
             self._check_home(event)
             if isinstance(event, JobRequested) and event.job_id not in self._traces:
@@ -236,11 +180,13 @@ class Invariants:
                 self._say("I18", event.job_id, f"a rerun of {origin}, which has not ended")
         if event.order <= partition.order:
             self._say("I16", event.job_id, f"place {event.order} is not behind {partition.order}")
-        if event.flow is not None:
-            self._traces[event.job_id] = touched[event.job_id] = FlowTrace(event, event.flow)
-            return
-        trace = self._traces[event.job_id] = Trace(event)
-        self._wait(trace)
+        trace: AnyTrace
+        if event.flow is None:
+            trace = Trace(event)
+        else:  # Its first steps are to begin in the same entry.
+            trace = touched[event.job_id] = FlowTrace(event, event.flow)
+        self._traces[event.job_id] = trace
+        self._waiting.follow(trace)
 
     def _check_key(self, event: JobRequested, at: Micros) -> None:
         try:
@@ -269,31 +215,56 @@ class Invariants:
             self._check_assignment(event, trace, at)
         for rule, detail in trace.follow(event, at, self.partition.floor):
             self._say(rule, event.job_id, detail)
-        if trace.state == "pending" and not trace.ended:
-            self._wait(trace)
+        self._waiting.follow(trace)
         if trace.cancel_by is not None and not trace.ended:
             heappush(self._graces, (trace.cancel_by, event.job_id))
 
     def _check_assignment(self, event: LeaseGranted, trace: AnyTrace, at: Micros) -> None:
-        """Only of inbox runtimes: what an HTTP runtime had asked for is not in the log."""
+        """Nobody who waits for such a runtime is better. What it had asked for is on record for one
+        that reads an inbox; of one over HTTP see `_types_claimed`."""
+        queue = trace.asked.queue
         if event.session == NO_SESSION:
-            return
-        asked = trace.asked
-        queue = self.partition.queues.get(asked.queue)
-        session = queue.sessions.get(event.runtime_id) if queue else None
-        if session is None or session.session != event.session:
-            self._say("I6", event.job_id, f"leased to {event.session}, which is no session")
-            return
-        place = (asked.priority, trace.order, event.job_id)
-        for job_type in session.types:
-            waiting = self._waiting.get((asked.queue, job_type))
-            best = (
-                waiting.best(self._traces, at - self._patience_us, self._queues.held_back)
-                if waiting
-                else None
-            )
-            if best is not None and best < place:
-                self._say("I16", event.job_id, f"leased while {best[2]} waited before it")
+            types: Iterable[str] = self._claimed
+        else:
+            known = self.partition.queues.get(queue)
+            session = known.sessions.get(event.runtime_id) if known else None
+            if session is None or session.session != event.session:
+                self._say("I6", event.job_id, f"leased to {event.session}, which is no session")
+                return
+            types = session.types
+        for better in self._waiting.passed_over(
+            event,
+            trace,
+            types=types,
+            ready_by=at - self._patience_us,
+            held_back=self._queues.held_back,
+        ):
+            _, _, job_id, step = better
+            self._say("I16", event.job_id, f"leased while {job_id} ({step}) waited before it")
+
+    def _types_claimed(self, entry: Entry) -> set[str]:
+        """Worker types that a runtime over HTTP had asked for in the claim that the entry answers.
+
+        The log does not hold what a claim had named. Several leases in one entry are a claim's, and
+        their types were among those it named: of these is shown that each lease went to the best
+        who waited in its queue, so also that they are in order. Not shown: that nobody better of
+        another type of the claim waited, nor anything of a single lease, which may as well be a
+        lock's, whose job its caller chose. An entry alone does not tell one from the other.
+        """
+        if len(entry.events) < 2:
+            return set()
+        claimed = [
+            event
+            for event in entry.events
+            if isinstance(event, LeaseGranted) and event.session == NO_SESSION
+        ]
+        if len(claimed) < 2:
+            return set()
+        return {
+            trace.worker_type(event.step)
+            for event in claimed
+            if (trace := self._traces.get(event.job_id)) is not None
+        }
 
     def _check_extensions(self, event: LeasesExtended, touched: dict[JobId, AnyTrace]) -> None:
         for extension in event.leases:
@@ -348,16 +319,6 @@ class Invariants:
                 self._say("I12", job_id, f"still cancelling {at - end} us after its grace")
             else:
                 heappush(graces, (end, job_id))
-
-    # --- Who waits -------------------------------------------------------------------------------
-    def _wait(self, trace: AnyTrace) -> None:
-        key = (trace.asked.queue, trace.asked.type)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = Waiting()
-        waiting.add(trace)
-        if len(waiting) > PLACES_MIN + 2 * len(self._traces):
-            waiting.clean(self._traces)
 
     def _say(self, rule: str, job_id: JobId | None, detail: str) -> None:
         self._found.append(Violation(rule, job_id, self._position, detail))

@@ -25,6 +25,7 @@ class StepTrace:
         "degraded",
         "fence",
         "holder",
+        "in_line",
         "name",
         "percent",
         "plan",
@@ -49,6 +50,8 @@ class StepTrace:
         self.code = ""
         self.retryable = False
         self.degraded = False
+        self.in_line: tuple[int, int] | None = None
+        """Where it was put last, since its last lease: (its job's order, due)."""
 
     @property
     def has_failed(self) -> bool:

@@ -32,12 +32,14 @@ from ledger.domain.failures import (
     START_TIMEOUT,
     WAIT_TIMEOUT,
 )
-from ledger.domain.ids import SECOND
+from ledger.domain.ids import MAIN, SECOND
 from ledger.domain.job import Job, held_lease, status
 
 RELEASES_FREE = 100
 Complaint = tuple[str, str]
 """(invariant, what is wrong)"""
+InLine = tuple[str, str, int]
+"""(worker type, step, when it is due)"""
 
 
 class Trace:
@@ -53,6 +55,7 @@ class Trace:
         "ended",
         "fence",
         "holder",
+        "in_line",
         "opaque",
         "order",
         "owed",
@@ -85,6 +88,8 @@ class Trace:
         self.cancel_since = 0
         self.owed: AttemptFailed | AttemptExpired | None = None
         self.ended = False
+        self.in_line: tuple[int, int] | None = None
+        """Where it was put last, since its last lease: (order, due)."""
         self.opaque = False
         """A later version wrote something of it: nothing can be said of it any more."""
 
@@ -105,6 +110,22 @@ class Trace:
         if self.cancel_by is None or self.cancel_since >= floor:
             return self.cancel_by
         return max(self.cancel_by, floor + self.asked.grace_us)
+
+    # --- Who waits -------------------------------------------------------------------------------
+    def worker_type(self, step: str) -> str:
+        return self.asked.type
+
+    def waits_until(self, step: str) -> int | None:
+        """When it is due that waits to be leased; None: it does not."""
+        return self.ready_at if self.state == "pending" and not self.ended else None
+
+    def put_in_line(self) -> Iterator[InLine]:
+        """What has come to wait since this was asked before."""
+        if self.state == "pending" and not self.ended:
+            place = (self.order, self.ready_at)
+            if place != self.in_line:
+                self.in_line = place
+                yield (self.asked.type, MAIN, self.ready_at)
 
     # --- One fact --------------------------------------------------------------------------------
     def follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
@@ -209,7 +230,7 @@ class Trace:
             yield "I8", "the lease has another length than the job's"
         self.state, self.attempts, self.fence = "leased", event.attempt, event.fence
         self.holder, self.since, self.until = (event.runtime_id, event.session), at, event.until
-        self.percent, self.progress_at = 0.0, None
+        self.percent, self.progress_at, self.in_line = 0.0, None, None
 
     def _progress(self, event: JobProgressed, at: int) -> Iterator[Complaint]:
         yield from self._under_fence(event.fence, "progress")

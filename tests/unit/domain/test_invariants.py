@@ -288,4 +288,4 @@ def test_it_holds_no_more_than_the_open_jobs() -> None:
         log.write(after(1), requested(job), cancelled("at_once", job=job))
     assert not log.rules
     assert not log.invariants._traces
-    assert sum(map(len, log.invariants._waiting.values())) < 1_100
+    assert len(log.invariants._waiting) < 1_100
