@@ -12,6 +12,7 @@ from api.bodies import AsOf, Cancellation, HistoryQuery, JobsQuery, NewJob, Reru
 from api.conditions import etag, spares
 from api.decisions import (
     Decided,
+    caught_up,
     decide,
     find,
     id_of,
@@ -25,11 +26,18 @@ from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
 from api.filters import filter_of, instant
 from api.idempotency import fresh_id
 from api.input import inline_form
-from api.moving import Asked, Moved, copied_payload, labels_of, moved_payload
+from api.moving import (
+    Asked,
+    Moved,
+    copied_outputs,
+    copied_payload,
+    labels_of,
+    moved_payload,
+)
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
-from api.problems import invalid
+from api.problems import invalid, refused
 from api.sealing import sealed_headers
 from api.server_sent import MEDIA_TYPE
 from api.views import (
@@ -44,8 +52,8 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
-from ledger.domain.events import Labels
-from ledger.domain.ids import CommandId, Micros
+from ledger.domain.events import Labels, Ref
+from ledger.domain.ids import CommandId, Micros, StepName
 from ledger.domain.job_view import JobView, job_view
 from projections.answers import Stored
 
@@ -240,6 +248,8 @@ async def rerun_job(ask: Ask) -> Response:
     command_id = id_of(ask, ask.value)
     fields = fields_of(ask.body)
     fields |= await _payload_of_rerun(ask, fields["payload"], fields["labels"], command_id)
+    if fields["from_failed"]:
+        fields["output_refs"] = await _outputs_of_rerun(ask, fields["labels"], command_id)
     command = RerunJob(ask.job_id, **fields, if_version=version)
     return await job_answer(ask, await decide(ask, command, command_id=command_id), created)
 
@@ -263,6 +273,21 @@ async def _payload_of_rerun(
     if original.payload_ref is None or stored.job.payload_withdrawn:
         return {}
     return {"payload_ref": await copied_payload(ask, original, new_labels, command_id)}
+
+
+async def _outputs_of_rerun(
+    ask: Ask, labels: Labels | UnsetType, command_id: CommandId
+) -> dict[StepName, Ref]:
+    """Once the view shows the job's end, it shows all that its steps gave."""
+    stored = await find(ask, ask.job_id)
+    if stored is not None and stored.job.end is None:
+        if not await caught_up(ask, stored.partition):
+            raise refused("VIEW_BEHIND", "the views have not heard of the job's end")
+        stored = await find(ask, ask.job_id)
+    if stored is None or stored.job.end is None:
+        return {}  # The owner says so.
+    new_labels = labels_of(labels, stored.job.request.labels)
+    return await copied_outputs(ask, stored.job, new_labels, command_id)
 
 
 def created(decision: Decided, job: bytes | Raw) -> Response:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, NoReturn
 
+import structlog
 from msgspec import UNSET, Raw, Struct
 
 from api.input import too_large
@@ -24,9 +25,10 @@ from ledger.domain.extracts import (
     extract_of_payload,
     pointers_into_outputs,
 )
-from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName
+from ledger.domain.flows import stored_outputs
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName, StepName
 from ledger.domain.job import Job
-from ledger.domain.object_keys import is_output_of, output_key, payload_key
+from ledger.domain.object_keys import carried_key, is_output_of, output_key, payload_key
 from ledger.domain.schemas import Schema
 from ledger.domain.wrong import Wrong
 from ledger.objects import (
@@ -37,6 +39,8 @@ from ledger.objects import (
     copied,
     require_there,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class Moved(Struct, frozen=True, gc=False):
@@ -97,6 +101,28 @@ async def copied_again(
 ) -> Ref:
     """The same for a second command in the first one's place."""
     return await _copied(ask, copy, original.queue, labels, command_id)
+
+
+async def copied_outputs(
+    ask: Ask, job: Job, labels: Labels, command_id: CommandId
+) -> dict[StepName, Ref]:
+    """For a rerun from where `job` failed, by step: outputs in the object store that it takes over.
+    One that cannot be had any more is left out: its step is done again."""
+    store, queue = ask.services.objects, job.request.queue
+    if store is None or job.withdrawn:
+        return {}
+
+    async def copy(step: StepName, ref: Ref) -> tuple[StepName, Ref] | None:
+        try:
+            return step, await copied(store, ref, carried_key(queue, labels, command_id, step))
+        except (ObjectNotFound, ObjectDamaged) as error:
+            log.warning("output_not_taken_over", job_id=job.id, step=step, reason=str(error))
+            return None
+        except ObjectConflict:
+            _refuse_conflict("the command")
+
+    copies = await asyncio.gather(*(copy(*one) for one in stored_outputs(job).items()))
+    return dict(filter(None, copies))
 
 
 async def _copied(

@@ -20,8 +20,8 @@ from ledger.domain.brief import Brief
 from ledger.domain.commands import Limits, Template
 from ledger.domain.events import Labels, Ref
 from ledger.domain.extracts import extract_of_output, extract_of_payload
-from ledger.domain.ids import CommandId, Fence, JobId, QueueName
-from ledger.domain.object_keys import output_key, payload_key
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, StepName
+from ledger.domain.object_keys import carried_key, output_key, payload_key
 from ledger.domain.rejections import FieldError, Rejection
 from ledger.domain.schemas import Schema
 from ledger.domain.wrong import Wrong
@@ -50,11 +50,13 @@ class InForce(Struct, frozen=True, gc=False):
 
 
 class ToCopy(Struct, frozen=True, gc=False):
-    """What an owner says of a rerun whose payload lies in the store."""
+    """What an owner says of a rerun of which something lies in the store."""
 
-    payload_ref: Ref
+    payload_ref: Ref | None
     queue: QueueName
     labels: Labels
+    output_refs: dict[StepName, Ref] = {}
+    """Of steps that are to be taken over."""
 
 
 NOTHING_KNOWN = InForce(0)
@@ -100,11 +102,28 @@ class Carrier:
         """What an owner told with its refusal of such a request."""
         self._in_force[_kind(body)] = msgspec.json.decode(told, type=InForce)
 
-    async def copied(self, told: Raw, by: CommandId) -> Ref:
-        """A payload for the rerun `by`, as an owner told of it. Raises `StoreFailed`."""
+    async def copied(self, told: Raw, by: CommandId) -> dict[str, object]:
+        """Copies for the rerun `by` of what an owner told of, as fields of its command. An output
+        that is lost is left out: its step is done again. Raises `StoreFailed`."""
         old = msgspec.json.decode(told, type=ToCopy)
-        key = payload_key(old.queue, old.labels, by)
-        return await self.put(key, await self.get(old.payload_ref))
+        fields: dict[str, object] = {}
+        if old.payload_ref is not None:
+            key = payload_key(old.queue, old.labels, by)
+            copy = await self.put(key, await self.get(old.payload_ref))
+            fields["payload_ref"] = msgspec.to_builtins(copy)
+        copies: dict[str, object] = {}
+        for step, ref in old.output_refs.items():
+            try:
+                data = await self.get(ref)
+            except StoreFailed as failed:
+                if failed.is_passing:
+                    raise
+                continue
+            copy = await self.put(carried_key(old.queue, old.labels, by, step), data)
+            copies[step] = msgspec.to_builtins(copy)
+        if old.output_refs:
+            fields["output_refs"] = copies
+        return fields
 
     # --- Jobs ------------------------------------------------------------------------------------
     async def payload_of(self, brief: Brief) -> Any:

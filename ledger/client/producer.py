@@ -271,21 +271,22 @@ class Producer:
         command_id: str | None = None,
     ) -> Accepted:
         """A new job like an ended one; its `retried_from` names that one. `from_failed`: of a flow,
-        the steps that succeeded are taken over."""
+        the steps that succeeded are taken over; without `objects` those whose output lies in the
+        object store are done again."""
         body = {"job_id": job_id, "payload": payload, "labels": labels, "priority": priority}
         if from_failed:
             body["from_failed"] = True
+            body["output_refs"] = {} if self._carrier is None else UNSET
         try:
             return accepted(await self._command(RerunJob.TYPE, body, command_id))
         except Refused as refused:
-            is_to_copy = refused.pointer == "/payload" and refused.data is not None
+            is_to_copy = refused.pointer in ("/payload", "/output_refs")
             if self._carrier is None or refused.data is None or not is_to_copy:
                 raise
             # What was refused under an id is refused under it again.
             again = CommandId(f"{refused.command_id}.copy")
-            ref = await self._carrier.copied(refused.data, again)
-        body["payload_ref"] = msgspec.to_builtins(ref)
-        return accepted(await self._command(RerunJob.TYPE, body, again))
+            copies = await self._carrier.copied(refused.data, again)
+        return accepted(await self._command(RerunJob.TYPE, {**body, **copies}, again))
 
     async def cancel_where(
         self,

@@ -343,6 +343,70 @@ async def test_a_rerun_of_what_is_lost_says_so(client: Client, store: ObjectStor
     assert (code_of(answer), pointers(answer)) == ((422, "VALIDATION_FAILED"), ["/payload"])
 
 
+async def failed_flow(client: Client) -> str:
+    """Its first step has given `LARGE`, its second has failed."""
+    steps = [{"name": "one"}, {"name": "two"}]
+    template = {"steps": steps, "retry": {"max_attempts": 1}}
+    await client.put("/v1/queues/default/templates/t", json=template)
+    job_id, _ = await done(client)
+    lease = await client.post(f"/v1/jobs/{job_id}/lock", json={"runtime_id": "r1"})
+    failure = {"fence": lease.json()["fence"], "code": "X", "retryable": False}
+    answer = await client.post(f"/v1/jobs/{job_id}/fail", json=failure)
+    assert answer.json()["status"] == "failed"
+    return job_id
+
+
+async def rerun_from_failed(client: Client, job_id: str, **fields: Any) -> tuple[str, list[str]]:
+    """The new job, and how its steps stand."""
+    body = {"from_failed": True, **fields}
+    answer = await client.post(f"/v1/jobs/{job_id}/rerun", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"], [step["status"] for step in answer.json()["steps"]]
+
+
+@pytest.mark.rule("S1.9", "S2.5")
+async def test_a_rerun_from_where_it_failed_has_outputs_of_its_own(
+    client: Client, store: ObjectStore
+) -> None:
+    job_id = await failed_flow(client)
+    [old] = await keys(store)
+    again, statuses = await rerun_from_failed(client, job_id, labels={"user": "bob"})
+    assert statuses == ["succeeded", "pending"]
+    await store.delete(old)
+    [new] = await keys(store)
+    assert new.startswith("users/bob/")
+    lease = await client.post(f"/v1/jobs/{again}/lock", json={"runtime_id": "r1"})
+    assert lease.json()["input_refs"]["one"]["key"] == new
+    # And from there on once more.
+    failure = {"fence": lease.json()["fence"], "code": "X", "retryable": False}
+    await client.post(f"/v1/jobs/{again}/fail", json=failure)
+    _, statuses = await rerun_from_failed(client, again)
+    assert statuses == ["succeeded", "pending"]
+    assert len(await keys(store)) == 2
+
+
+async def test_a_step_whose_output_is_lost_is_done_again(
+    client: Client, store: ObjectStore
+) -> None:
+    job_id = await failed_flow(client)
+    await store.delete((await keys(store))[0])
+    assert (await rerun_from_failed(client, job_id))[1] == ["pending", "pending"]
+
+
+async def test_from_where_it_failed_is_said_once_the_view_shows_where_that_is(
+    client: Client, store: ObjectStore
+) -> None:
+    steps = [{"name": "one"}, {"name": "two"}]
+    await client.put("/v1/queues/default/templates/t", json={"steps": steps})
+    job_id, _ = await done(client)
+    client.world.is_lagging = True
+    await client.post(f"/v1/jobs/{job_id}/cancel")
+    answer = await client.post(f"/v1/jobs/{job_id}/rerun", json={"from_failed": True})
+    assert code_of(answer) == (503, "VIEW_BEHIND")
+    client.world.catch_up()
+    assert (await rerun_from_failed(client, job_id))[1] == ["succeeded", "pending"]
+
+
 # --- The store is away ----------------------------------------------------------------------------
 async def test_while_the_store_is_away_nothing_is_recorded(world: World, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
