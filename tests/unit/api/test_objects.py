@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
@@ -259,6 +260,77 @@ async def test_under_one_key_an_output_comes_in_the_same_bytes(client: Client) -
     assert first.status_code == 202
     answer = await client.post(path, content=bodies[1], headers=headers)
     assert code_of(answer) == (422, "IDEMPOTENCY_KEY_REUSED")
+
+
+# --- Outputs of steps -----------------------------------------------------------------------------
+STEPS = [{"name": "one"}, {"name": "many", "each": "/one/list"}, {"name": "last"}]
+
+
+async def next_step(client: Client, job_id: str) -> dict[str, Any]:
+    answer = await client.post(f"/v1/jobs/{job_id}/lock", json={"runtime_id": "r1"})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.mark.rule("S2.5")
+async def test_a_runtime_fetches_each_input_that_lies_in_the_store(client: Client) -> None:
+    await client.put("/v1/queues/default/templates/t", json={"steps": STEPS})
+    first = {**LARGE, "list": ["a", "b"]}
+    job_id, _ = await done(client, first)
+    for output in ({"small": 1}, LARGE):
+        lease = await next_step(client, job_id)
+        assert list(lease["input_refs"]) == ["one"]
+        given = await client.get(f"/v1/jobs/{job_id}/steps/one/output")
+        assert given.json() == first
+        assert given.headers["content-length"] == str(lease["input_refs"]["one"]["size"])
+        body = {"fence": lease["fence"], "output": output}
+        await client.post(f"/v1/jobs/{job_id}/result", json=body)
+    lease = await next_step(client, job_id)
+    assert lease["inputs"]["many"] == [{"small": 1}, None]
+    [name] = lease["input_refs"]
+    assert (await client.get(f"/v1/jobs/{job_id}/steps/{name}/output")).json() == LARGE
+    # What lies in the log is given in the same way.
+    inline = await client.get(f"/v1/jobs/{job_id}/steps/many[0]/output")
+    assert inline.json() == {"small": 1}
+    known = {"If-None-Match": inline.headers["etag"]}
+    again = await client.get(f"/v1/jobs/{job_id}/steps/many[0]/output", headers=known)
+    assert again.status_code == 304
+
+
+@pytest.mark.rule("S2.5")
+async def test_an_input_is_there_as_soon_as_its_step_may_be_had(world: World) -> None:
+    world.settings = replace(world.settings, view_seconds=30)
+    async with client_over(world) as client:
+        steps = [{"name": "one"}, {"name": "two"}]
+        await client.put("/v1/queues/default/templates/t", json={"steps": steps})
+        job_id, fence = await client.leased()
+        world.is_lagging = True
+        body = {"fence": fence, "output": {"small": 1}}
+        await client.post(f"/v1/jobs/{job_id}/result", json=body)
+        asking = asyncio.create_task(client.get(f"/v1/jobs/{job_id}/steps/one/output"))
+        await client.get("/healthz")
+        world.catch_up()
+        assert (await asking).json() == {"small": 1}
+
+
+async def test_where_a_step_has_no_output_it_says_why(client: Client, store: ObjectStore) -> None:
+    await client.put("/v1/queues/default/templates/t", json={"steps": STEPS})
+    job_id, _ = await done(client, {**LARGE, "list": [1, 2]})
+    plain = await client.job(type="plain")
+    for path, why in {
+        f"{job_id}/steps/many": "many[0] to many[1]",
+        f"{job_id}/steps/last": "succeeded",
+        f"{job_id}/steps/none": "succeeded",
+        f"{plain['id']}/steps/main": "no steps",
+    }.items():
+        answer = await client.get(f"/v1/jobs/{path}/output")
+        assert code_of(answer) == (404, "RESULT_NOT_FOUND")
+        assert why in answer.json()["detail"]
+    await client.post(f"/v1/jobs/{job_id}/cancel")
+    withdraw(client.world, job_id, "owner_removed")
+    gone = await client.get(f"/v1/jobs/{job_id}/steps/one/output")
+    assert code_of(gone) == (404, "RESULT_NOT_FOUND")
+    assert "removed" in gone.json()["detail"]
 
 
 # --- What is gone ---------------------------------------------------------------------------------
