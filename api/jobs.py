@@ -24,10 +24,10 @@ from api.decisions import (
 )
 from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
 from api.filters import filter_of, instant
+from api.fitting import Asked, require_payload, require_payload_of_rerun
 from api.idempotency import fresh_id
 from api.input import inline_form
 from api.moving import (
-    Asked,
     Moved,
     copied_outputs,
     copied_payload,
@@ -52,6 +52,7 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
+from ledger.domain.creation import EMPTY
 from ledger.domain.events import Labels, Ref
 from ledger.domain.ids import CommandId, Micros, StepName
 from ledger.domain.job_view import JobView, job_view
@@ -73,16 +74,20 @@ async def request_of(ask: Ask, fields: dict[str, Any]) -> Response:
     command_id = fresh_id()  # The key is the job's own, and answers for it.
     assert isinstance(ask.value, dict)
     value = ask.value.get("payload", {})
-    sent, inline = fields["payload"], None
+    sent = fields["payload"]
+    inline: Raw | None = EMPTY
     if sent is not UNSET:
         inline = fields["payload"] = inline_form(value, sent)
-    if sent is not UNSET and inline is None:
-        queue, version = fields["queue"], fields.get("template_version")
-        asked = Asked(queue, fields["type"], labels_of(fields["labels"], {}), version)
+    queue, version = fields["queue"], fields.get("template_version")
+    asked = Asked(queue, fields["type"], labels_of(fields["labels"], {}), version)
+    is_keyed = fields["idempotency_key"] is not None
+    if inline is None:
         await shown(ask, ask.services.partition_of(queue))
         fields |= _elsewhere(await moved_payload(ask, asked, value, sent, command_id))
-    elif fields["idempotency_key"] is not None:
-        fields["payload_hash"] = sha256_hex(value)
+    else:
+        await require_payload(ask, asked, inline, is_keyed=is_keyed)
+        if is_keyed:
+            fields["payload_hash"] = sha256_hex(value)
     fields["forward_headers"] = sealed_headers(ask, fields["forward_headers"], command_id)
     decision = await decide(ask, RequestJob(**fields), command_id=command_id)
     return await job_answer(ask, decision, requested)
@@ -260,6 +265,7 @@ async def _payload_of_rerun(
     """A new one, or a copy of what lies in the object store."""
     value = ask.value.get("payload") if isinstance(ask.value, dict) else None
     if sent is not UNSET and (inline := inline_form(value, sent)) is not None:
+        await require_payload_of_rerun(ask, inline)
         return {"payload": inline}
     stored = await find(ask, ask.job_id)
     if stored is None:
