@@ -124,6 +124,47 @@ async def test_an_owner_tells_by_which_template_a_payload_is_to_be_checked(
     assert (refused.value.code, refused.value.pointer) == ("VALIDATION_FAILED", "/payload/n")
 
 
+@pytest.mark.rule("S2.1")
+async def test_what_a_newer_template_accepts_is_not_refused_by_an_older_one(
+    ledger: Ledger, producer: Producer
+) -> None:
+    await producer.put_template("default", "t", of_n("number"))
+    await producer.submit("t", LARGE)
+    async with Producer(
+        ledger.connection,
+        partitions=ledger.partitions,
+        prefix=ledger.topics.prefix,
+        wait_seconds=30,
+    ) as other:
+        await other.put_template("default", "t", of_n("string"))
+    changed = await producer.submit("t", {**LARGE, "n": "a text"})
+    assert changed.job["template_version"] == 2
+    with pytest.raises(Refused) as refused:
+        await producer.submit("t", LARGE)
+    assert refused.value.pointer == "/payload/n"
+
+
+@pytest.mark.rule("S2.1")
+async def test_what_a_version_that_is_named_and_known_refuses_is_not_sent(
+    ledger: Ledger, producer: Producer
+) -> None:
+    await producer.put_template("default", "t", of_n("number"))
+    with pytest.raises(Refused) as by_owner:
+        await producer.submit("t", {"n": "a text"})
+    before = await ledger.events()
+    with pytest.raises(Refused) as refused:
+        await producer.submit("t", {"n": "a text"}, template_version=1)
+    assert str(refused.value) == str(by_owner.value)
+    assert await ledger.events() == before
+    fits = await producer.submit("t", {"n": 1}, template_version=1)
+    assert fits.job["template_version"] == 1
+
+
+def of_n(kind: str) -> Any:
+    """A template whose payloads have an `n` of that type."""
+    return {"payload_schema": {"properties": {"n": {"type": kind}}}}
+
+
 async def test_the_same_command_again_is_the_same_job(
     store: FolderStore, producer: Producer
 ) -> None:
