@@ -81,6 +81,8 @@ class Catalogue:
                 await self.look()
             except ReadsUnavailable as error:
                 log.info("catalogue_not_looked_at", reason=str(error))
+            except Exception:  # What is kept here is a help: the owner needs none of it.
+                log.exception("catalogue_failed")
             await asyncio.sleep(LOOK_SECONDS)
 
 

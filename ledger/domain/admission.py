@@ -131,6 +131,8 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return event
     if refused := _copied_wrongly(job, original, command, event, asked):
         return refused
+    if command.output_refs is not UNSET and not command.from_failed:
+        return _invalid("/output_refs", "goes with from_failed only")
     carried: tuple[JobEvent, ...] = ()
     if command.from_failed and original.flow is not None:
         if job is None:

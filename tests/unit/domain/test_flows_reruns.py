@@ -93,6 +93,13 @@ def test_without_one_it_is_refused_until_whoever_asks_has_copied_or_says_there_i
     assert told(rerun_with(output_refs={}).decided().events)[1:] == ["step_queued a"]
 
 
+def test_copies_go_with_a_rerun_from_where_it_failed_only() -> None:
+    run = stored_run()
+    rerun = RerunJob(run.id, output_refs={StepName("a"): copy_for("again")})
+    refused = run.when(rerun, "again").then(Rejection.VALIDATION_FAILED).refusal
+    assert refused.pointer == "/output_refs"
+
+
 def test_of_withdrawn_objects_nothing_is_left_to_copy() -> None:
     run = stored_run()
     run.say(WithdrawResult(run.id, "owner_removed"))
