@@ -31,6 +31,7 @@ from api import (
     stats,
     templates,
 )
+from api.catalogue import opened_catalogue
 from api.claims import Claims
 from api.clock import wall_clock
 from api.gateway import opened
@@ -119,6 +120,7 @@ def create_app(
         async with (
             open_ports(settings) as ports,
             opened(ports.wire, seen, in_flight_max=settings.in_flight_max) as gateway,
+            opened_catalogue(ports.reads) as catalogue,
         ):
             metrics.watch_in_flight(lambda: gateway.in_flight)
 
@@ -140,6 +142,7 @@ def create_app(
                     gateway=gateway,
                     claims=claims,
                     reads=ports.reads,
+                    catalogue=catalogue,
                     objects=ports.objects,
                     large_bodies=LargeBodies(),
                     live=live,

@@ -14,6 +14,7 @@ from api.answers import accepted_response, raw_response
 from api.bodies import fields_of
 from api.decisions import caught_up, decide, find, id_of, if_version, job_answer
 from api.disconnects import unless_gone
+from api.fitting import require_output
 from api.gateway import Undecided
 from api.input import BODY_BYTES_MAX, check_details, inline_form
 from api.jobs import ACCEPTED, JOB
@@ -34,7 +35,6 @@ from ledger.domain.commands import (
     WaitForCompletion,
 )
 from ledger.domain.events import Ref
-from ledger.domain.flows import gives_the_result
 from ledger.domain.ids import CommandId, Fence
 from ledger.domain.job import Job, quoted_step
 
@@ -94,6 +94,7 @@ async def submit_result(ask: Ask) -> Response:
     changes = {"output_hash": computed}
     inline = inline_form(value, body.output)
     if inline is not None:
+        await require_output(ask, body.fence, inline)
         return await _said(ask, SubmitResult, {**changes, "output": inline})
     command_id = id_of(ask, ask.value)
     changes |= await _elsewhere(ask, value, command_id)
@@ -115,9 +116,8 @@ async def _elsewhere(ask: Ask, value: object, command_id: CommandId) -> dict[str
     job = await _seen(ask, ask.body.fence)
     if job is None or job.end is not None:
         return {"output": UNSET}
-    step = quoted_step(job, ask.body.fence)
-    is_result = step is not None and gives_the_result(job, step)
-    moved = await moved_output(ask, job, value, ask.body.output, command_id, is_result=is_result)
+    fence, output = ask.body.fence, ask.body.output
+    moved = await moved_output(ask, job, fence, value, output, command_id)
     return {"output": UNSET, "output_ref": moved.ref, "extract": moved.extract}
 
 

@@ -101,7 +101,7 @@ Rerun = _body_of(
     RerunJob,
     "Rerun",
     "What the new job has in place of the old.",
-    without=(*_OF_PATH_AND_GATEWAY, "payload_ref", "extract"),
+    without=(*_OF_PATH_AND_GATEWAY, "payload_ref", "extract", "output_refs"),
 )
 Lock = _body_of(LockJob, "Lock", "Without `step`: the first that is due.", without=("job_id",))
 Start = _body_of(StartAttempt, "Start", "The attempt runs.", without=_OF_PATH_AND_GATEWAY)

@@ -10,12 +10,17 @@ from starlette.responses import Response, StreamingResponse
 
 from api.answers import not_modified, raw_response
 from api.conditions import etag, spares
-from api.decisions import find, unknown_job
+from api.decisions import caught_up, find, unknown_job
 from api.jobs import NOT_MODIFIED
 from api.operation import Answer, Ask, Endpoint, Operation
 from api.problems import Refused, refused
 from ledger.domain.events import Ref
+from ledger.domain.flow_plan import base_of
+from ledger.domain.ids import StepName
+from ledger.domain.job import Job
 from ledger.domain.job_view import job_view
+from ledger.domain.step_changes import SUCCEEDED
+from ledger.domain.steps import Part
 from ledger.objects import ObjectDamaged, ObjectError, ObjectNotFound, ObjectStore
 from projections.answers import Stored
 
@@ -41,6 +46,37 @@ async def read_payload(ask: Ask) -> Response:
         raise _missing(stored, "the payload was removed with its owner")
     asked = stored.job.request
     return await _given(ask, stored, asked.payload_ref, asked.payload, "payload.json")
+
+
+async def read_step_output(ask: Ask) -> Response:
+    """Whoever holds the next step has it from the owner that this one succeeded: the view may have
+    to hear of it first."""
+    name = StepName(ask.path["step"])
+    stored = await _found(ask)
+    part = _done(stored.job, name)
+    if part is None and await caught_up(ask, stored.partition):
+        stored = await _found(ask)
+        part = _done(stored.job, name)
+    if part is None:
+        raise _missing(stored, _why_none(stored.job, name))
+    if stored.job.withdrawn:
+        raise _missing(stored, "the outputs were removed: their time was over, or their owner went")
+    return await _given(ask, stored, part.output_ref, part.output, "output.json")
+
+
+def _done(job: Job, name: StepName) -> Part | None:
+    """None: no step of that name has succeeded."""
+    done = (step.part for step in job.steps if step.name == name and step.phase == SUCCEEDED)
+    return next(done, None)
+
+
+def _why_none(job: Job, name: StepName) -> str:
+    if job.request.flow is None:
+        return "the job has no steps; its output is at /output"
+    many = sum(base_of(step.name) == name != step.name for step in job.steps)
+    if many:
+        return f"the step is done {many} times: ask for {name}[0] to {name}[{many - 1}]"
+    return "no step of that name has succeeded"
 
 
 async def _found(ask: Ask) -> Stored:
@@ -157,5 +193,12 @@ OPERATIONS = (
         "Read a job's payload, byte for byte",
         "The payload as it was sent",
         read_payload,
+    ),
+    _operation(
+        "/v1/jobs/{id}/steps/{step}/output",
+        "readStepOutput",
+        "Read a step's output, byte for byte: what `input_refs` names",
+        "The output as its runtime sent it",
+        read_step_output,
     ),
 )

@@ -12,6 +12,7 @@ from api.bodies import AsOf, Cancellation, HistoryQuery, JobsQuery, NewJob, Reru
 from api.conditions import etag, spares
 from api.decisions import (
     Decided,
+    caught_up,
     decide,
     find,
     id_of,
@@ -23,13 +24,20 @@ from api.decisions import (
 )
 from api.event_streams import LAST_EVENT_ID, job_stream, wants_stream
 from api.filters import filter_of, instant
+from api.fitting import Asked, require_payload, require_payload_of_rerun
 from api.idempotency import fresh_id
 from api.input import inline_form
-from api.moving import Asked, Moved, copied_payload, labels_of, moved_payload
+from api.moving import (
+    Moved,
+    copied_outputs,
+    copied_payload,
+    labels_of,
+    moved_payload,
+)
 from api.operation import Answer, Ask, Operation
 from api.paging import Numbered, page_of, total_pages
 from api.positions import position_text
-from api.problems import invalid
+from api.problems import invalid, refused
 from api.sealing import sealed_headers
 from api.server_sent import MEDIA_TYPE
 from api.views import (
@@ -44,8 +52,9 @@ from api.views import (
 )
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import CancelJob, RequestJob, RerunJob
-from ledger.domain.events import Labels
-from ledger.domain.ids import CommandId, Micros
+from ledger.domain.creation import EMPTY
+from ledger.domain.events import Labels, Ref
+from ledger.domain.ids import CommandId, Micros, StepName
 from ledger.domain.job_view import JobView, job_view
 from projections.answers import Stored
 
@@ -65,16 +74,20 @@ async def request_of(ask: Ask, fields: dict[str, Any]) -> Response:
     command_id = fresh_id()  # The key is the job's own, and answers for it.
     assert isinstance(ask.value, dict)
     value = ask.value.get("payload", {})
-    sent, inline = fields["payload"], None
+    sent = fields["payload"]
+    inline: Raw | None = EMPTY
     if sent is not UNSET:
         inline = fields["payload"] = inline_form(value, sent)
-    if sent is not UNSET and inline is None:
-        queue, version = fields["queue"], fields.get("template_version")
-        asked = Asked(queue, fields["type"], labels_of(fields["labels"], {}), version)
+    queue, version = fields["queue"], fields.get("template_version")
+    asked = Asked(queue, fields["type"], labels_of(fields["labels"], {}), version)
+    is_keyed = fields["idempotency_key"] is not None
+    if inline is None:
         await shown(ask, ask.services.partition_of(queue))
         fields |= _elsewhere(await moved_payload(ask, asked, value, sent, command_id))
-    elif fields["idempotency_key"] is not None:
-        fields["payload_hash"] = sha256_hex(value)
+    else:
+        await require_payload(ask, asked, inline, is_keyed=is_keyed)
+        if is_keyed:
+            fields["payload_hash"] = sha256_hex(value)
     fields["forward_headers"] = sealed_headers(ask, fields["forward_headers"], command_id)
     decision = await decide(ask, RequestJob(**fields), command_id=command_id)
     return await job_answer(ask, decision, requested)
@@ -240,6 +253,8 @@ async def rerun_job(ask: Ask) -> Response:
     command_id = id_of(ask, ask.value)
     fields = fields_of(ask.body)
     fields |= await _payload_of_rerun(ask, fields["payload"], fields["labels"], command_id)
+    if fields["from_failed"]:
+        fields["output_refs"] = await _outputs_of_rerun(ask, fields["labels"], command_id)
     command = RerunJob(ask.job_id, **fields, if_version=version)
     return await job_answer(ask, await decide(ask, command, command_id=command_id), created)
 
@@ -250,6 +265,7 @@ async def _payload_of_rerun(
     """A new one, or a copy of what lies in the object store."""
     value = ask.value.get("payload") if isinstance(ask.value, dict) else None
     if sent is not UNSET and (inline := inline_form(value, sent)) is not None:
+        await require_payload_of_rerun(ask, inline)
         return {"payload": inline}
     stored = await find(ask, ask.job_id)
     if stored is None:
@@ -263,6 +279,21 @@ async def _payload_of_rerun(
     if original.payload_ref is None or stored.job.payload_withdrawn:
         return {}
     return {"payload_ref": await copied_payload(ask, original, new_labels, command_id)}
+
+
+async def _outputs_of_rerun(
+    ask: Ask, labels: Labels | UnsetType, command_id: CommandId
+) -> dict[StepName, Ref]:
+    """Once the view shows the job's end, it shows all that its steps gave."""
+    stored = await find(ask, ask.job_id)
+    if stored is not None and stored.job.end is None:
+        if not await caught_up(ask, stored.partition):
+            raise refused("VIEW_BEHIND", "the views have not heard of the job's end")
+        stored = await find(ask, ask.job_id)
+    if stored is None or stored.job.end is None:
+        return {}  # The owner says so.
+    new_labels = labels_of(labels, stored.job.request.labels)
+    return await copied_outputs(ask, stored.job, new_labels, command_id)
 
 
 def created(decision: Decided, job: bytes | Raw) -> Response:

@@ -9,25 +9,25 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, NoReturn
 
+import structlog
 from msgspec import UNSET, Raw, Struct
 
+from api.fitting import Asked, require_moved_payload, require_result
 from api.input import too_large
 from api.operation import Ask
-from api.problems import invalid, refused, refused_by_rule
-from ledger.domain import schemas
+from api.problems import invalid, refused
 from ledger.domain.canonical import sha256_hex
-from ledger.domain.commands import Limits, Template
-from ledger.domain.creation import mismatch
+from ledger.domain.commands import Limits
 from ledger.domain.events import JobRequested, Labels, Ref
 from ledger.domain.extracts import (
     extract_of_output,
     extract_of_payload,
     pointers_into_outputs,
 )
-from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName
+from ledger.domain.flows import stored_outputs
+from ledger.domain.ids import INLINE_BYTES_MAX, CommandId, Fence, QueueName, StepName
 from ledger.domain.job import Job
-from ledger.domain.object_keys import is_output_of, output_key, payload_key
-from ledger.domain.schemas import Schema
+from ledger.domain.object_keys import carried_key, is_output_of, output_key, payload_key
 from ledger.domain.wrong import Wrong
 from ledger.objects import (
     ObjectConflict,
@@ -38,6 +38,8 @@ from ledger.objects import (
     require_there,
 )
 
+log = structlog.get_logger(__name__)
+
 
 class Moved(Struct, frozen=True, gc=False):
     """What a command says of bytes that lie in the store."""
@@ -47,16 +49,6 @@ class Moved(Struct, frozen=True, gc=False):
     """Over the RFC 8785 bytes of the value."""
     extract: dict[str, Any]
     checked_against: int = 0
-
-
-class Asked(Struct, frozen=True, gc=False):
-    """Of a job that is asked for, what its payload's place and rules depend on."""
-
-    queue: QueueName
-    type: str
-    labels: Labels
-    version: int | None = None
-    """Of the template, where it is not the newest."""
 
 
 # --- Payloads -------------------------------------------------------------------------------------
@@ -74,7 +66,7 @@ async def moved_payload(
     limits: Limits = () if newest is None else newest.template.limits
     for queue in (await reads.queues([asked.queue])).items:
         limits = (*limits, *queue.settings.limits)
-    await _require_fit(None if template is None else template.payload_schema, payload, "/payload")
+    await require_moved_payload(ask, asked, governing, payload)
     content_hash = await asyncio.to_thread(sha256_hex, value)
     extract = extract_of_payload(value, content_hash, template, limits)
     if isinstance(extract, Wrong):
@@ -99,6 +91,28 @@ async def copied_again(
     return await _copied(ask, copy, original.queue, labels, command_id)
 
 
+async def copied_outputs(
+    ask: Ask, job: Job, labels: Labels, command_id: CommandId
+) -> dict[StepName, Ref]:
+    """For a rerun from where `job` failed, by step: outputs in the object store that it takes over.
+    One that cannot be had any more is left out: its step is done again."""
+    store, queue = ask.services.objects, job.request.queue
+    if store is None or job.withdrawn:
+        return {}
+
+    async def copy(step: StepName, ref: Ref) -> tuple[StepName, Ref] | None:
+        try:
+            return step, await copied(store, ref, carried_key(queue, labels, command_id, step))
+        except (ObjectNotFound, ObjectDamaged) as error:
+            log.warning("output_not_taken_over", job_id=job.id, step=step, reason=str(error))
+            return None
+        except ObjectConflict:
+            _refuse_conflict("the command")
+
+    copies = await asyncio.gather(*(copy(*one) for one in stored_outputs(job).items()))
+    return dict(filter(None, copies))
+
+
 async def _copied(
     ask: Ask, ref: Ref, queue: QueueName, labels: Labels, command_id: CommandId
 ) -> Ref:
@@ -116,16 +130,15 @@ async def _copied(
 
 # --- Outputs --------------------------------------------------------------------------------------
 async def moved_output(
-    ask: Ask, job: Job, value: object, output: Raw, command_id: CommandId, *, is_result: bool
+    ask: Ask, job: Job, fence: Fence, value: object, output: Raw, command_id: CommandId
 ) -> Moved:
-    """`is_result`: it is to be the job's, and so must meet the schema of its template. Raises
-    `Refused`, and `StoreUnavailable`."""
+    """Raises `Refused`, and `StoreUnavailable`."""
     store = _store_for(ask, "output", output)
     asked = job.request
-    if is_result and asked.template_version is not None:
+    if asked.template_version is not None:
         found = await ask.services.reads.template(asked.queue, asked.type, asked.template_version)
-        template = Template() if found is None else found.template
-        await _require_fit(template.output_schema, output, "/output", job.id)
+        if found is not None:
+            await require_result(job, fence, found.template, output)
     extract = extract_of_output(value, pointers_into_outputs(asked.flow))
     content_hash = await asyncio.to_thread(sha256_hex, value)
     key = output_key(job.id, asked.labels, command_id)
@@ -154,15 +167,6 @@ def _store_for(ask: Ask, name: str, sent: Raw) -> ObjectStore:
     if size > bytes_max:
         raise too_large(name, f"has {size} bytes; {bytes_max} fit")
     return store
-
-
-async def _require_fit(content: Any, value: Raw, at: str, job_id: str | None = None) -> None:
-    schema = None if content is UNSET or content is None else schemas.compiled(content)
-    if not isinstance(schema, Schema):
-        return
-    wrong = await asyncio.to_thread(mismatch, schema, value, at)
-    if wrong is not None:
-        raise refused_by_rule(wrong)
 
 
 async def _put(store: ObjectStore, key: str, data: bytes) -> Ref:

@@ -86,6 +86,10 @@ PATH_PARAMETERS: Mapping[str, Json] = {
         "description": "The name of the schedule or model",
         "schema": {"type": "string", "pattern": TYPE_PATTERN},
     },
+    "step": {
+        "description": "The step's name; of one that is done for each item of a list `name[index]`",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    },
     "n": {
         "description": "The version's number",
         "schema": {"type": "integer", "minimum": 1, "maximum": 2**53 - 1},

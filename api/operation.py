@@ -11,6 +11,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.catalogue import Catalogue
 from api.claims import Claims
 from api.gateway import Gateway
 from api.input import Preference, traceparent_from
@@ -38,6 +39,7 @@ class Services:
     gateway: Gateway
     claims: Claims
     reads: Reads
+    catalogue: Catalogue
     seen: Seen
     objects: ObjectStore | None
     """None: what is too large for the log is refused."""

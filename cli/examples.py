@@ -155,6 +155,7 @@ def full(kind: type[Struct]) -> Any:
 _LEFT_OUT = {
     # An inline value and its reference exclude each other; so do a time and a delay.
     "output_ref",
+    "output_refs",
     "payload_ref",
     "run_at",
     "if_version",

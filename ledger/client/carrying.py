@@ -11,19 +11,18 @@ from typing import Any, TypeVar
 
 import msgspec
 import orjson
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from ledger.client.errors import Refused, StoreFailed
+from ledger.client.fitting import require_fit
 from ledger.client.json_values import hash_of, json_bytes
-from ledger.domain import schemas
 from ledger.domain.brief import Brief
 from ledger.domain.commands import Limits, Template
 from ledger.domain.events import Labels, Ref
 from ledger.domain.extracts import extract_of_output, extract_of_payload
-from ledger.domain.ids import CommandId, Fence, JobId, QueueName
-from ledger.domain.object_keys import output_key, payload_key
-from ledger.domain.rejections import FieldError, Rejection
-from ledger.domain.schemas import Schema
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, StepName
+from ledger.domain.object_keys import carried_key, output_key, payload_key
+from ledger.domain.rejections import Rejection
 from ledger.domain.wrong import Wrong
 from ledger.log.crash_points import reach
 from ledger.objects import ObjectError, ObjectStore, StoreUnavailable
@@ -50,11 +49,13 @@ class InForce(Struct, frozen=True, gc=False):
 
 
 class ToCopy(Struct, frozen=True, gc=False):
-    """What an owner says of a rerun whose payload lies in the store."""
+    """What an owner says of a rerun of which something lies in the store."""
 
-    payload_ref: Ref
+    payload_ref: Ref | None
     queue: QueueName
     labels: Labels
+    output_refs: dict[StepName, Ref] = {}
+    """Of steps that are to be taken over."""
 
 
 NOTHING_KNOWN = InForce(0)
@@ -69,15 +70,23 @@ class Carrier:
         self._in_force: dict[tuple[str, str, int | None], InForce] = {}
 
     # --- Requests --------------------------------------------------------------------------------
-    async def moved(self, body: Mapping[str, Any], command_id: CommandId) -> dict[str, object]:
+    async def moved(
+        self, body: Mapping[str, Any], command_id: CommandId, *, asks: bool
+    ) -> dict[str, object]:
         """The request with a reference in place of its payload. Checked against the template that
-        an owner has told of, if any has. Raises `Refused` and `StoreFailed`."""
+        an owner has told of, if any has. `asks`: what does not fit that one is sent as not looked
+        at, for the owner to tell of the newest. Raises `Refused` and `StoreFailed`."""
         payload = body["payload"]
         data = json_bytes(payload)
         self._require_room(data, "the payload", command_id, "/payload")
         in_force = self._in_force.get(_kind(body), NOTHING_KNOWN)
+        try:
+            _require_fit(in_force, data, command_id)
+        except Refused:
+            if not asks:
+                raise
+            in_force = NOTHING_KNOWN
         template = in_force.template
-        _require_fit(UNSET if template is None else template.payload_schema, data, command_id)
         content_hash = hash_of(payload, data)
         extract = extract_of_payload(orjson.loads(data), content_hash, template, in_force.limits)
         if isinstance(extract, Wrong):
@@ -96,15 +105,32 @@ class Carrier:
             "checked_against": in_force.version,
         }
 
-    def learn(self, body: Mapping[str, Any], told: Raw) -> None:
+    def learn(self, body: Mapping[str, Any], told: InForce) -> None:
         """What an owner told with its refusal of such a request."""
-        self._in_force[_kind(body)] = msgspec.json.decode(told, type=InForce)
+        self._in_force[_kind(body)] = told
 
-    async def copied(self, told: Raw, by: CommandId) -> Ref:
-        """A payload for the rerun `by`, as an owner told of it. Raises `StoreFailed`."""
+    async def copied(self, told: Raw, by: CommandId) -> dict[str, object]:
+        """Copies for the rerun `by` of what an owner told of, as fields of its command. An output
+        that is lost is left out: its step is done again. Raises `StoreFailed`."""
         old = msgspec.json.decode(told, type=ToCopy)
-        key = payload_key(old.queue, old.labels, by)
-        return await self.put(key, await self.get(old.payload_ref))
+        fields: dict[str, object] = {}
+        if old.payload_ref is not None:
+            key = payload_key(old.queue, old.labels, by)
+            copy = await self.put(key, await self.get(old.payload_ref))
+            fields["payload_ref"] = msgspec.to_builtins(copy)
+        copies: dict[str, object] = {}
+        for step, ref in old.output_refs.items():
+            try:
+                data = await self.get(ref)
+            except StoreFailed as failed:
+                if failed.is_passing:
+                    raise
+                continue
+            copy = await self.put(carried_key(old.queue, old.labels, by, step), data)
+            copies[step] = msgspec.to_builtins(copy)
+        if old.output_refs:
+            fields["output_refs"] = copies
+        return fields
 
     # --- Jobs ------------------------------------------------------------------------------------
     async def payload_of(self, brief: Brief) -> Any:
@@ -128,7 +154,6 @@ class Carrier:
     ) -> tuple[Ref, dict[str, Any]]:
         """Reference and extract of an output. Raises `Refused` and `StoreFailed`."""
         self._require_room(data, "the output", None, "/output")
-        _require_fit(brief.output_schema, data, None, "/output")
         extract: dict[str, Any] = {}
         if brief.watched:
             extract = extract_of_output(orjson.loads(data), brief.watched)
@@ -167,28 +192,10 @@ async def _tried(call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("a last try ends in an answer or an error")
 
 
+def _require_fit(in_force: InForce, data: bytes, command_id: CommandId) -> None:
+    if in_force.template is not None:
+        require_fit(in_force.template.payload_schema, Raw(data), command_id=command_id)
+
+
 def _kind(body: Mapping[str, Any]) -> tuple[str, str, int | None]:
     return str(body.get("queue")), str(body.get("type")), body.get("template_version")
-
-
-def _require_fit(
-    content: Raw | UnsetType,
-    data: bytes,
-    command_id: CommandId | None,
-    at: str = "/payload",
-) -> None:
-    schema = None if content is UNSET else schemas.compiled(content)
-    if not isinstance(schema, Schema):
-        return
-    wrong = schema.errors(Raw(data))
-    if not wrong:
-        return
-    errors = tuple(FieldError(at + one.pointer, one.message) for one in wrong)
-    first = errors[0]
-    raise Refused(
-        Rejection.VALIDATION_FAILED,
-        first.message,
-        command_id=command_id,
-        pointer=first.pointer,
-        errors=errors,
-    )

@@ -8,7 +8,8 @@ from typing import assert_never
 import structlog
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ledger.client.errors import StoreFailed
+from ledger.client.errors import Refused, StoreFailed
+from ledger.client.fitting import require_fit
 from ledger.client.held import Ending, Held, Why
 from ledger.client.job_context import (
     AwaitCompletion,
@@ -54,6 +55,10 @@ def result_of(held: Held, output: object) -> ReportedResult | ReportedFailure | 
         output_hash = hash_of(output, data)
     except (MalformedJson, UnsafeInteger) as error:
         return failure(held, INVALID_OUTPUT, f"the output is {error}", retryable=False)
+    try:
+        require_fit(held.job.output_schema, Raw(data), "/output")
+    except Refused as refused:
+        return failure(held, INVALID_OUTPUT, str(refused), retryable=False)
     if len(data) > INLINE_BYTES_MAX:
         return Large(held, data, output_hash)
     return ReportedResult(held.job_id, held.fence, Raw(data), None, output_hash)

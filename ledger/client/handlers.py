@@ -35,7 +35,6 @@ from ledger.client.job_context import (
     JobFailure,
 )
 from ledger.client.requests import PAYLOAD_TOO_LARGE
-from ledger.client.words import INVALID_OUTPUT
 from ledger.domain.commands import (
     ProgressSaid,
     ReportedFailure,
@@ -301,9 +300,7 @@ class Handlers:
                 held.job_id, held.fence, held.job, large.data
             )
         except Refused as refused:
-            is_large = refused.code == PAYLOAD_TOO_LARGE
-            code = PAYLOAD_TOO_LARGE if is_large else INVALID_OUTPUT
-            return failure(held, code, str(refused), retryable=False)
+            return failure(held, PAYLOAD_TOO_LARGE, str(refused), retryable=False)
         except StoreFailed as failed:
             raise of_store(failed) from failed
         return ReportedResult(

@@ -20,10 +20,12 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ledger.client.carrying import Carrier
+from ledger.client.carrying import Carrier, InForce
 from ledger.client.command_ids import new_command_id
 from ledger.client.decisions import Decisions
 from ledger.client.errors import NotAcknowledged, Refused, Undecided
+from ledger.client.fitting import Versions
+from ledger.client.json_values import json_bytes
 from ledger.client.layout import connection_to, partitions_of
 from ledger.client.requests import (
     PAYLOAD_TOO_LARGE,
@@ -39,6 +41,7 @@ from ledger.domain.commands import (
     CancelJobs,
     DeclareInputLost,
     PutTemplate,
+    RequestJob,
     RerunJob,
     Template,
 )
@@ -137,6 +140,7 @@ class Producer:
         """`keyring`: what secrets, such as `forward_headers`, are sealed under. `objects`: where
         payloads go that are too large for the log, see docs/objects.md; the caller closes it."""
         self._carrier = None if objects is None else Carrier(objects)
+        self._versions = Versions()
         self._keyring = keyring
         self.wait_seconds = wait_seconds
         self._connection = connection_to(bootstrap)
@@ -208,7 +212,7 @@ class Producer:
         if wait:
             await self._decisions.start()
         command_id = _id(command_id)
-        checked = await self._carried(body, command_id, wait=wait)
+        checked = await self._carried(body, command_id, wait=wait, asks=wait)
         if not wait:
             return await self._send(checked)
         return accepted(await self._asked(checked, body))
@@ -271,21 +275,22 @@ class Producer:
         command_id: str | None = None,
     ) -> Accepted:
         """A new job like an ended one; its `retried_from` names that one. `from_failed`: of a flow,
-        the steps that succeeded are taken over."""
+        the steps that succeeded are taken over; without `objects` those whose output lies in the
+        object store are done again."""
         body = {"job_id": job_id, "payload": payload, "labels": labels, "priority": priority}
         if from_failed:
             body["from_failed"] = True
+            body["output_refs"] = {} if self._carrier is None else UNSET
         try:
             return accepted(await self._command(RerunJob.TYPE, body, command_id))
         except Refused as refused:
-            is_to_copy = refused.pointer == "/payload" and refused.data is not None
+            is_to_copy = refused.pointer in ("/payload", "/output_refs")
             if self._carrier is None or refused.data is None or not is_to_copy:
                 raise
             # What was refused under an id is refused under it again.
             again = CommandId(f"{refused.command_id}.copy")
-            ref = await self._carrier.copied(refused.data, again)
-        body["payload_ref"] = msgspec.to_builtins(ref)
-        return accepted(await self._command(RerunJob.TYPE, body, again))
+            copies = await self._carrier.copied(refused.data, again)
+        return accepted(await self._command(RerunJob.TYPE, {**body, **copies}, again))
 
     async def cancel_where(
         self,
@@ -315,8 +320,13 @@ class Producer:
         """Makes the next version, unless the newest says the same."""
         content = msgspec.to_builtins(template) if isinstance(template, Template) else template
         body = {"queue": queue, "type": type, "template": content}
-        stored = data_of(await self._command(PutTemplate.TYPE, body, command_id))
-        return TemplateStored(int(stored["version"]), bool(stored["created"]))
+        answer = data_of(await self._command(PutTemplate.TYPE, body, command_id))
+        stored = TemplateStored(int(answer["version"]), bool(answer["created"]))
+        if stored.created:
+            schema = content.get("payload_schema")
+            known = UNSET if schema is None else Raw(json_bytes(schema))
+            self._versions.note(queue, type, stored.version, known)
+        return stored
 
     async def declare_input_lost(
         self,
@@ -349,17 +359,21 @@ class Producer:
         )
 
     async def _carried(
-        self, body: Mapping[str, object], command_id: CommandId, *, wait: bool
+        self, body: Mapping[str, object], command_id: CommandId, *, wait: bool, asks: bool = False
     ) -> Checked:
         """A payload that is too large for the log is in the store before its request is sent."""
         try:
-            return self._checked_request(body, command_id, wait=wait)
+            checked = self._checked_request(body, command_id, wait=wait)
         except Refused as refused:
             is_large = refused.code == PAYLOAD_TOO_LARGE and refused.pointer == "/payload"
             if self._carrier is None or not is_large:
                 raise
-            moved = await self._carrier.moved({"queue": "default", **body}, command_id)
-        return self._checked_request(moved, command_id, wait=wait)
+            whole = {"queue": "default", **body}
+            moved = await self._carrier.moved(whole, command_id, asks=asks)
+            return self._checked_request(moved, command_id, wait=wait)
+        assert isinstance(checked.command, RequestJob)
+        self._versions.require(checked.command, command_id)
+        return checked
 
     async def _asked(self, checked: Checked, body: Mapping[str, object]) -> Reply:
         """The owner's answer. Of a payload in the store it may tell by which template that is to be
@@ -370,8 +384,17 @@ class Producer:
             is_told = refused.code == Rejection.VIEW_BEHIND and refused.data is not None
             if self._carrier is None or refused.data is None or not is_told:
                 raise
-            self._carrier.learn({"queue": "default", **body}, refused.data)
+            told = msgspec.json.decode(refused.data, type=InForce)
+            self._learn({"queue": "default", **body}, told)
         return await self._ask(await self._carried(body, checked.command_id, wait=True))
+
+    def _learn(self, body: Mapping[str, Any], told: InForce) -> None:
+        assert self._carrier is not None
+        self._carrier.learn(body, told)
+        if told.template is not None:
+            version = body.get("template_version") or told.version
+            schema = told.template.payload_schema
+            self._versions.note(str(body["queue"]), str(body["type"]), version, schema)
 
     def _checked_request(
         self, body: Mapping[str, object], command_id: CommandId, *, wait: bool

@@ -20,14 +20,14 @@ from ledger.domain.events import (
     decoded,
 )
 from ledger.domain.evolve import begin
-from ledger.domain.flows import carry, follow
+from ledger.domain.flows import carry, follow, stored_outputs
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
 from ledger.domain.job import Job, status
 from ledger.domain.leases import refuse_other_version
-from ledger.domain.object_keys import is_payload_of
+from ledger.domain.object_keys import carried_key, is_payload_of
 from ledger.domain.partition import Partition
 from ledger.domain.rejections import Rejected, Rejection, not_found
-from ledger.domain.strict_json import UnsafeInteger
+from ledger.domain.strict_json import UnsafeInteger, escaped
 
 SKEW_US = 60 * SECOND
 """A sender's clock may be this far ahead or behind before it matters."""
@@ -131,13 +131,18 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
         return event
     if refused := _copied_wrongly(job, original, command, event, asked):
         return refused
+    if command.output_refs is not UNSET and not command.from_failed:
+        return _invalid("/output_refs", "goes with from_failed only")
     carried: tuple[JobEvent, ...] = ()
     if command.from_failed and original.flow is not None:
         if job is None:
             return Rejected(
                 Rejection.VIEW_BEHIND, "the owner has forgotten what its steps gave", command.job_id
             )
-        carried = carry(job, event.job_id)
+        if refused := _carried_wrongly(job, command, event, asked):
+            return refused
+        copies = {} if command.output_refs is UNSET else command.output_refs
+        carried = carry(job, event.job_id, copies)
     return _beside_its_equals(partition, event, newest, asked, at, carried=carried)
 
 
@@ -179,6 +184,31 @@ def _copied_wrongly(
         return _invalid("/payload_ref", "payload and payload_ref exclude each other")
     if not is_payload_of(ref.key, event.queue, event.labels, asked.command_id):
         return _invalid("/payload_ref/key", NOT_ITS_OBJECT)
+    return None
+
+
+def _carried_wrongly(
+    job: Job, command: RerunJob, event: JobRequested, asked: Asked
+) -> Rejected | None:
+    """Outputs in the object store go along as copies of their own, too. Of a job whose objects are
+    withdrawn there is nothing left to copy."""
+    stored = stored_outputs(job)
+    if command.output_refs is UNSET:
+        if not stored or job.withdrawn:
+            return None
+        names = ", ".join(stored)
+        return _invalid(
+            "/output_refs",
+            f"outputs lie in the object store and are to be copied to this command: {names}"[:2048],
+        )
+    for name, ref in command.output_refs.items():
+        its, pointer = stored.get(name), f"/output_refs/{escaped(name)}"
+        if its is None:
+            return _invalid(pointer, "no step that succeeded with its output in the object store")
+        if (ref.size, ref.sha256) != (its.size, its.sha256):
+            return _invalid(pointer, "not a copy of that step's output")
+        if ref.key != carried_key(event.queue, event.labels, asked.command_id, name):
+            return _invalid(f"{pointer}/key", NOT_ITS_OBJECT)
     return None
 
 

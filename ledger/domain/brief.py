@@ -43,7 +43,7 @@ class Brief(Struct, frozen=True, gc=False, omit_defaults=True):
     watched: tuple[str, ...] = ()
     """Pointers into the output, which rules ask for: to be sent along with one kept elsewhere."""
     output_schema: Raw | UnsetType = UNSET
-    """Which an output must meet that is kept elsewhere; the owner looks at the others."""
+    """Which the output must meet. The owner cannot look at one that is kept elsewhere."""
 
 
 def brief_of(job: Job, step: Step, output_schema: Raw | UnsetType = UNSET) -> Brief:

@@ -51,6 +51,9 @@ Pointer = Annotated[str, Meta(max_length=256)]
 Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=20)]
 ScheduleName = Annotated[str, Meta(pattern=rf"{TYPE_PATTERN}(?!\n)")]
 Step = Annotated[StepName, Meta(pattern=rf"{STEP_PATTERN}(?!\n)")]
+Instance = Annotated[StepName, Meta(max_length=128)]
+"""A step's name; of one that is done once for each item of a list `<step>[<index>]`."""
+OutputRefs = Annotated[dict[Instance, Ref], Meta(max_length=1_000)]
 Extract = Annotated[dict[Pointer, Any], Meta(max_length=256)]
 Condition = Annotated[str, Meta(min_length=1, max_length=500)]
 
@@ -138,6 +141,9 @@ class RerunJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     if_version: int | None = None
     from_failed: bool = False
     """Of a flow: the steps that succeeded are taken over, not done again."""
+    output_refs: OutputRefs | UnsetType = UNSET
+    """With `from_failed`, by step: copies of outputs that lie in the object store. A step whose
+    output lies there and has no copy here is done again; absent: refused, with what to copy."""
 
 
 class CollectJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -7,7 +7,7 @@ does not matter by which way the state was reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -282,9 +282,18 @@ def _hash_of(output: Raw) -> str:
 
 
 # --- A rerun from where it failed ----------------------------------------------------------------
-def carry(original: Job, job_id: JobId) -> Events:
-    """The steps that succeeded, for a rerun that does not do them again. One whose output lies in
-    the object store is done again: an object belongs to one job."""
+def stored_outputs(job: Job) -> dict[StepName, Ref]:
+    """By step, of those that succeeded: outputs that lie in the object store, or did."""
+    return {
+        step.name: step.part.output_ref
+        for step in job.steps
+        if step.phase == SUCCEEDED and step.part is not None and step.part.output_ref is not None
+    }
+
+
+def carry(original: Job, job_id: JobId, copies: Mapping[StepName, Ref]) -> Events:
+    """The steps that succeeded, for a rerun that does not do them again. An object belongs to one
+    job: a step whose output lies in the object store goes along if there is a copy of it."""
     events: list[JobEvent] = []
     flow = original.request.flow
     for plan in flow.steps if flow is not None else ():
@@ -293,7 +302,9 @@ def carry(original: Job, job_id: JobId) -> Events:
         done = [
             step
             for step in steps
-            if step.phase == SUCCEEDED and step.part is not None and step.part.output_ref is None
+            if step.phase == SUCCEEDED
+            and step.part is not None
+            and (step.part.output_ref is None or step.name in copies)
         ]
         if steps and steps[0].name != plan.name and done:
             events.append(StepExpanded(job_id, plan.name, Raw(msgspec.json.encode(items))))
@@ -301,7 +312,7 @@ def carry(original: Job, job_id: JobId) -> Events:
             assert step.part is not None
             output = UNSET if step.part.output is None else step.part.output
             extract = UNSET if step.part.extract is None else step.part.extract
-            its = (step.part.output_hash, output, step.part.output_ref, extract)
+            its = (step.part.output_hash, output, copies.get(step.name), extract)
             events.append(StepCarried(job_id, step.name, *its))
     return tuple(events)
 

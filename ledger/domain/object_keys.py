@@ -2,6 +2,7 @@
 written, so that whoever repeats a command puts its object in the same place.
 
     users/{user}/projects/{project}/tasks/{task}/input/{command id}-{name}
+    users/{user}/projects/{project}/tasks/{task}/input/{command id}-steps.{step}.json
     users/{user}/projects/{project}/tasks/{task}/output/{command id}-{name}
     users/{user}/projects/{project}/tasks/{task}/output/{job id}~{fence}-{name}
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from string import ascii_letters, digits
 
-from ledger.domain.ids import CommandId, Fence, JobId, QueueName, queue_of
+from ledger.domain.ids import CommandId, Fence, JobId, QueueName, StepName, queue_of
 
 SEGMENT_CHARS_MAX = 80
 """Of one segment made here; a longer one keeps its beginning and gets a digest of the whole."""
@@ -38,6 +39,14 @@ def payload_key(
     else:
         folder = f"queues/{_segment(queue)}/commands/{_segment(command_id)}"
     return f"{folder}/input/{_file(_escape(command_id), name)}"
+
+
+def carried_key(
+    queue: QueueName, labels: Mapping[str, str], command_id: CommandId, step: StepName
+) -> str:
+    """Of the copy of a step's output that the rerun `command_id` brings along: as its job has no id
+    yet, it lies beside the payload."""
+    return payload_key(queue, labels, command_id, f"steps.{step}.json")
 
 
 def output_key(

@@ -31,8 +31,8 @@ from ledger.domain.commands import (
 )
 from ledger.domain.decide import Decided
 from ledger.domain.events import Labels, LeaseGranted, Ref
-from ledger.domain.flows import inputs_of
-from ledger.domain.ids import MODELS_QUEUE, QueueName, rfc3339
+from ledger.domain.flows import inputs_of, stored_outputs
+from ledger.domain.ids import MODELS_QUEUE, QueueName, StepName, rfc3339
 from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
 from ledger.domain.operator_views import (
@@ -122,7 +122,7 @@ def refusal(partition: Partition, asked: Asked, refused: Rejected) -> Reply:
     data = None
     if refused.code is Rejection.VIEW_BEHIND and isinstance(command, RequestJob):
         data = Raw(_encode(_in_force(partition, command)))
-    if refused.pointer == "/payload" and isinstance(command, RerunJob):
+    if refused.pointer in ("/payload", "/output_refs") and isinstance(command, RerunJob):
         data = _to_copy(partition, command)
     return Reply(
         data=data,
@@ -139,21 +139,28 @@ def refusal(partition: Partition, asked: Asked, refused: Rejected) -> Reply:
 
 
 class ToCopy(Struct, frozen=True, gc=False):
-    """For whoever reruns a job whose payload lies in the object store: what to copy."""
+    """For whoever reruns a job that lies in the object store, or in part: what to copy."""
 
-    payload_ref: Ref
+    payload_ref: Ref | None
     queue: QueueName
     labels: Labels
+    """Of the new job: they say where the copies lie."""
+    output_refs: dict[StepName, Ref]
+    """Of steps that are to be taken over, by their names."""
 
 
 def _to_copy(partition: Partition, command: RerunJob) -> Raw | None:
     job = partition.job(command.job_id)
-    ref = None if job is None or job.payload_withdrawn else job.request.payload_ref
-    if job is None or ref is None:
+    if job is None:
         return None
     asked = job.request
+    ref = None if job.payload_withdrawn or command.payload is not UNSET else asked.payload_ref
+    takes_over = command.from_failed and command.output_refs is UNSET and not job.withdrawn
+    outputs = stored_outputs(job) if takes_over else {}
+    if ref is None and not outputs:
+        return None
     labels = asked.labels if command.labels is UNSET else command.labels
-    return Raw(_encode(ToCopy(ref, asked.queue, labels)))
+    return Raw(_encode(ToCopy(ref, asked.queue, labels, outputs)))
 
 
 def _in_force(partition: Partition, request: RequestJob) -> InForce:

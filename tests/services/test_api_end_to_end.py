@@ -157,6 +157,31 @@ async def new_job(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
+@pytest.mark.rule("S2.1")
+@pytest.mark.usefixtures("running")
+async def test_a_payload_that_does_not_fit_is_refused_without_the_log(
+    ledger: Ledger, client: httpx.AsyncClient
+) -> None:
+    """Once the api has seen the template; the owner says the same before that."""
+    path = "/v1/queues/default/templates/sum"
+    schema = {"properties": {"a": {"type": "array"}}, "required": ["a"]}
+    await client.put(path, json={"payload_schema": schema})
+    partition = partition_of("default", ledger.partitions)
+    answers: list[object] = []
+    async with Offsets(ledger.connection) as offsets, asyncio.timeout(PATIENCE_SECONDS):
+        end = -1
+        while end != (before := await offsets.end(ledger.topics.requests, partition)):
+            end = before
+            answer = await client.post("/v1/jobs", json={"type": "sum", "payload": {"a": 1}})
+            answers.append((answer.status_code, answer.json()))
+            if end != await offsets.end(ledger.topics.requests, partition):
+                await asyncio.sleep(0.05)  # Between two looks, not for luck.
+    assert end >= 1, "the first came to the owner"
+    assert answers[0] == answers[-1]
+    await client.put(path, json={"payload_schema": {"required": ["b"]}})
+    assert (await new_job(client, payload={"b": 1}))["template_version"] == 2
+
+
 @pytest.mark.usefixtures("running")
 async def test_a_job_from_its_request_to_its_output(client: httpx.AsyncClient) -> None:
     job = await new_job(client, payload={"a": [1, 2]}, labels={"user": "ada"})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ledger.client import Context, Producer, Runtime
+from ledger.client import Context, JobFailure, Producer, Runtime
 from ledger.client.errors import Refused, StoreFailed
 from ledger.client.producer import Accepted
 from ledger.domain.events import Event, JobFailed, JobSucceeded, StepSkipped, StepSucceeded
@@ -124,6 +124,47 @@ async def test_an_owner_tells_by_which_template_a_payload_is_to_be_checked(
     assert (refused.value.code, refused.value.pointer) == ("VALIDATION_FAILED", "/payload/n")
 
 
+@pytest.mark.rule("S2.1")
+async def test_what_a_newer_template_accepts_is_not_refused_by_an_older_one(
+    ledger: Ledger, producer: Producer
+) -> None:
+    await producer.put_template("default", "t", of_n("number"))
+    await producer.submit("t", LARGE)
+    async with Producer(
+        ledger.connection,
+        partitions=ledger.partitions,
+        prefix=ledger.topics.prefix,
+        wait_seconds=30,
+    ) as other:
+        await other.put_template("default", "t", of_n("string"))
+    changed = await producer.submit("t", {**LARGE, "n": "a text"})
+    assert changed.job["template_version"] == 2
+    with pytest.raises(Refused) as refused:
+        await producer.submit("t", LARGE)
+    assert refused.value.pointer == "/payload/n"
+
+
+@pytest.mark.rule("S2.1")
+async def test_what_a_version_that_is_named_and_known_refuses_is_not_sent(
+    ledger: Ledger, producer: Producer
+) -> None:
+    await producer.put_template("default", "t", of_n("number"))
+    with pytest.raises(Refused) as by_owner:
+        await producer.submit("t", {"n": "a text"})
+    before = await ledger.events()
+    with pytest.raises(Refused) as refused:
+        await producer.submit("t", {"n": "a text"}, template_version=1)
+    assert str(refused.value) == str(by_owner.value)
+    assert await ledger.events() == before
+    fits = await producer.submit("t", {"n": 1}, template_version=1)
+    assert fits.job["template_version"] == 1
+
+
+def of_n(kind: str) -> Any:
+    """A template whose payloads have an `n` of that type."""
+    return {"payload_schema": {"properties": {"n": {"type": kind}}}}
+
+
 async def test_the_same_command_again_is_the_same_job(
     store: FolderStore, producer: Producer
 ) -> None:
@@ -141,6 +182,41 @@ async def test_a_rerun_copies(store: FolderStore, producer: Producer) -> None:
     old, new = job.job["payload_ref"], again.job["payload_ref"]
     assert (new["sha256"], new["key"].startswith("users/bob/")) == (old["sha256"], True)
     assert await keys(store) == {old["key"], new["key"]}
+
+
+@pytest.mark.rule("S1.9", "S2.5")
+async def test_a_rerun_from_where_it_failed_takes_large_outputs_along(
+    ledger: Ledger, store: FolderStore, producer: Producer
+) -> None:
+    steps = [{"name": "one", "worker_type": "make"}, {"name": "two", "worker_type": "fail"}]
+    template: Any = {"steps": steps, "retry": {"max_attempts": 1}}
+    await producer.put_template("default", "flow", template)
+    made: list[JobId] = []
+    seen: list[object] = []
+
+    async def make(ctx: Context) -> object:
+        made.append(ctx.job_id)
+        return LARGE
+
+    def fail(ctx: Context) -> object:
+        seen.append(ctx.inputs["one"])
+        raise JobFailure("X", retryable=False)
+
+    async with runtime_of(ledger, {"make": make, "fail": fail}, store):
+        first = await producer.submit("flow", LARGE)
+        await ended(ledger, first.job_id)
+        again = await producer.rerun(first.job_id, from_failed=True)
+        await ended(ledger, again.job_id)
+    assert (made, seen) == ([first.job_id], [LARGE, LARGE])
+    assert len(await keys(store)) == 4
+    async with Producer(
+        ledger.connection,
+        partitions=ledger.partitions,
+        prefix=ledger.topics.prefix,
+        wait_seconds=30,
+    ) as poor:
+        anew = await poor.rerun(again.job_id, from_failed=True, payload={})
+    assert [step["status"] for step in anew.job["steps"]] == ["pending", "pending"]
 
 
 @pytest.mark.rule("S2.5")

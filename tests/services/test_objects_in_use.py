@@ -19,7 +19,15 @@ from moto.server import ThreadedMotoServer
 
 from api.app import create_app
 from api.settings import Settings
-from ledger.domain.events import JobRequested, JobSucceeded, ObjectsDeleted, Ref, ResultWithdrawn
+from ledger.domain.events import (
+    JobRequested,
+    JobSucceeded,
+    ObjectsDeleted,
+    Ref,
+    ResultWithdrawn,
+    StepCarried,
+    StepSucceeded,
+)
 from ledger.domain.ids import SECOND, Micros
 from ledger.objects import ObjectStore, open_store
 from processors.clean.cleaner import Cleaner, CleanerSettings
@@ -254,7 +262,11 @@ async def nothing_dangles(system: System) -> None:
     outputs: dict[str, str] = {}
     for event in await system.ledger.events():
         match event:
-            case JobRequested(payload_ref=Ref(key=key)):
+            case (
+                JobRequested(payload_ref=Ref(key=key))
+                | StepSucceeded(output_ref=Ref(key=key))
+                | StepCarried(output_ref=Ref(key=key))
+            ):
                 referred.add(key)
             case JobSucceeded(job_id=job_id, output_ref=Ref(key=key)):
                 outputs[job_id] = key
@@ -326,6 +338,41 @@ async def test_a_job_that_failed_for_good_goes_with_its_payload(system: System) 
         assert (await system.client.get(f"/v1/jobs/{job_id}")).status_code == 404
         listed = (await system.client.get("/v1/jobs")).json()["items"]
         assert (listed, await system.keys()) == ([], set())
+    await nothing_dangles(system)
+
+
+@pytest.mark.rule("S1.9", "S2.5")
+async def test_a_rerun_from_where_it_failed_outlives_the_job_it_took_over_from(
+    system: System,
+) -> None:
+    """Over HTTP, with what each step needs fetched by its name."""
+    template = {
+        "steps": [{"name": "one"}, {"name": "two"}],
+        "retry": {"max_attempts": 1},
+        "failed_ttl_seconds": 1.0,
+    }
+    await system.client.put("/v1/queues/default/templates/t", json=template)
+    job = await system.done(LARGE, payload=LARGE)
+    lease = await system.said(job["id"], "lock", runtime_id="r")
+    path = f"/v1/jobs/{job['id']}/steps/{next(iter(lease['input_refs']))}/output"
+    assert (await system.client.get(path)).json() == LARGE
+    await system.said(job["id"], "fail", fence=lease["fence"], code="X", retryable=False)
+    body = {"from_failed": True}
+    answer = await system.client.post(f"/v1/jobs/{job['id']}/rerun", json=body)
+    again = answer.json()
+    assert [step["status"] for step in again["steps"]] == ["succeeded", "pending"]
+    lost = "queues/default/commands/c-1/input/c-1-payload.json"
+    await system.store.put(lost, b"lost", sha256=sha256(b"lost").hexdigest(), size=4)
+    async with system.cleaner(orphan_seconds=0.001) as cleaner:
+        await system.until_told(job["id"], "objects_deleted")
+        await until(lambda: _value(cleaner.health()["orphans"]), lambda n: n == 1)
+    lease = await system.said(again["id"], "lock", runtime_id="r")
+    copy = lease["input_refs"]["one"]["key"]
+    assert await system.keys() == {again["payload_ref"]["key"], copy}
+    given = await system.client.get(f"/v1/jobs/{again['id']}/steps/one/output")
+    assert given.json() == LARGE
+    done = await system.said(again["id"], "result", fence=lease["fence"], output="end")
+    assert done["status"] == "succeeded"
     await nothing_dangles(system)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
@@ -261,6 +262,77 @@ async def test_under_one_key_an_output_comes_in_the_same_bytes(client: Client) -
     assert code_of(answer) == (422, "IDEMPOTENCY_KEY_REUSED")
 
 
+# --- Outputs of steps -----------------------------------------------------------------------------
+STEPS = [{"name": "one"}, {"name": "many", "each": "/one/list"}, {"name": "last"}]
+
+
+async def next_step(client: Client, job_id: str) -> dict[str, Any]:
+    answer = await client.post(f"/v1/jobs/{job_id}/lock", json={"runtime_id": "r1"})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.mark.rule("S2.5")
+async def test_a_runtime_fetches_each_input_that_lies_in_the_store(client: Client) -> None:
+    await client.put("/v1/queues/default/templates/t", json={"steps": STEPS})
+    first = {**LARGE, "list": ["a", "b"]}
+    job_id, _ = await done(client, first)
+    for output in ({"small": 1}, LARGE):
+        lease = await next_step(client, job_id)
+        assert list(lease["input_refs"]) == ["one"]
+        given = await client.get(f"/v1/jobs/{job_id}/steps/one/output")
+        assert given.json() == first
+        assert given.headers["content-length"] == str(lease["input_refs"]["one"]["size"])
+        body = {"fence": lease["fence"], "output": output}
+        await client.post(f"/v1/jobs/{job_id}/result", json=body)
+    lease = await next_step(client, job_id)
+    assert lease["inputs"]["many"] == [{"small": 1}, None]
+    [name] = lease["input_refs"]
+    assert (await client.get(f"/v1/jobs/{job_id}/steps/{name}/output")).json() == LARGE
+    # What lies in the log is given in the same way.
+    inline = await client.get(f"/v1/jobs/{job_id}/steps/many[0]/output")
+    assert inline.json() == {"small": 1}
+    known = {"If-None-Match": inline.headers["etag"]}
+    again = await client.get(f"/v1/jobs/{job_id}/steps/many[0]/output", headers=known)
+    assert again.status_code == 304
+
+
+@pytest.mark.rule("S2.5")
+async def test_an_input_is_there_as_soon_as_its_step_may_be_had(world: World) -> None:
+    world.settings = replace(world.settings, view_seconds=30)
+    async with client_over(world) as client:
+        steps = [{"name": "one"}, {"name": "two"}]
+        await client.put("/v1/queues/default/templates/t", json={"steps": steps})
+        job_id, fence = await client.leased()
+        world.is_lagging = True
+        body = {"fence": fence, "output": {"small": 1}}
+        await client.post(f"/v1/jobs/{job_id}/result", json=body)
+        asking = asyncio.create_task(client.get(f"/v1/jobs/{job_id}/steps/one/output"))
+        await client.get("/healthz")
+        world.catch_up()
+        assert (await asking).json() == {"small": 1}
+
+
+async def test_where_a_step_has_no_output_it_says_why(client: Client, store: ObjectStore) -> None:
+    await client.put("/v1/queues/default/templates/t", json={"steps": STEPS})
+    job_id, _ = await done(client, {**LARGE, "list": [1, 2]})
+    plain = await client.job(type="plain")
+    for path, why in {
+        f"{job_id}/steps/many": "many[0] to many[1]",
+        f"{job_id}/steps/last": "succeeded",
+        f"{job_id}/steps/none": "succeeded",
+        f"{plain['id']}/steps/main": "no steps",
+    }.items():
+        answer = await client.get(f"/v1/jobs/{path}/output")
+        assert code_of(answer) == (404, "RESULT_NOT_FOUND")
+        assert why in answer.json()["detail"]
+    await client.post(f"/v1/jobs/{job_id}/cancel")
+    withdraw(client.world, job_id, "owner_removed")
+    gone = await client.get(f"/v1/jobs/{job_id}/steps/one/output")
+    assert code_of(gone) == (404, "RESULT_NOT_FOUND")
+    assert "removed" in gone.json()["detail"]
+
+
 # --- What is gone ---------------------------------------------------------------------------------
 async def test_what_was_lost_or_damaged_is_told(client: Client, store: ObjectStore) -> None:
     job_id, _ = await done(client)
@@ -341,6 +413,70 @@ async def test_a_rerun_of_what_is_lost_says_so(client: Client, store: ObjectStor
     await store.delete(job["payload_ref"]["key"])
     answer = await client.post(f"/v1/jobs/{job['id']}/rerun")
     assert (code_of(answer), pointers(answer)) == ((422, "VALIDATION_FAILED"), ["/payload"])
+
+
+async def failed_flow(client: Client) -> str:
+    """Its first step has given `LARGE`, its second has failed."""
+    steps = [{"name": "one"}, {"name": "two"}]
+    template = {"steps": steps, "retry": {"max_attempts": 1}}
+    await client.put("/v1/queues/default/templates/t", json=template)
+    job_id, _ = await done(client)
+    lease = await client.post(f"/v1/jobs/{job_id}/lock", json={"runtime_id": "r1"})
+    failure = {"fence": lease.json()["fence"], "code": "X", "retryable": False}
+    answer = await client.post(f"/v1/jobs/{job_id}/fail", json=failure)
+    assert answer.json()["status"] == "failed"
+    return job_id
+
+
+async def rerun_from_failed(client: Client, job_id: str, **fields: Any) -> tuple[str, list[str]]:
+    """The new job, and how its steps stand."""
+    body = {"from_failed": True, **fields}
+    answer = await client.post(f"/v1/jobs/{job_id}/rerun", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"], [step["status"] for step in answer.json()["steps"]]
+
+
+@pytest.mark.rule("S1.9", "S2.5")
+async def test_a_rerun_from_where_it_failed_has_outputs_of_its_own(
+    client: Client, store: ObjectStore
+) -> None:
+    job_id = await failed_flow(client)
+    [old] = await keys(store)
+    again, statuses = await rerun_from_failed(client, job_id, labels={"user": "bob"})
+    assert statuses == ["succeeded", "pending"]
+    await store.delete(old)
+    [new] = await keys(store)
+    assert new.startswith("users/bob/")
+    lease = await client.post(f"/v1/jobs/{again}/lock", json={"runtime_id": "r1"})
+    assert lease.json()["input_refs"]["one"]["key"] == new
+    # And from there on once more.
+    failure = {"fence": lease.json()["fence"], "code": "X", "retryable": False}
+    await client.post(f"/v1/jobs/{again}/fail", json=failure)
+    _, statuses = await rerun_from_failed(client, again)
+    assert statuses == ["succeeded", "pending"]
+    assert len(await keys(store)) == 2
+
+
+async def test_a_step_whose_output_is_lost_is_done_again(
+    client: Client, store: ObjectStore
+) -> None:
+    job_id = await failed_flow(client)
+    await store.delete((await keys(store))[0])
+    assert (await rerun_from_failed(client, job_id))[1] == ["pending", "pending"]
+
+
+async def test_from_where_it_failed_is_said_once_the_view_shows_where_that_is(
+    client: Client, store: ObjectStore
+) -> None:
+    steps = [{"name": "one"}, {"name": "two"}]
+    await client.put("/v1/queues/default/templates/t", json={"steps": steps})
+    job_id, _ = await done(client)
+    client.world.is_lagging = True
+    await client.post(f"/v1/jobs/{job_id}/cancel")
+    answer = await client.post(f"/v1/jobs/{job_id}/rerun", json={"from_failed": True})
+    assert code_of(answer) == (503, "VIEW_BEHIND")
+    client.world.catch_up()
+    assert (await rerun_from_failed(client, job_id))[1] == ["succeeded", "pending"]
 
 
 # --- The store is away ----------------------------------------------------------------------------

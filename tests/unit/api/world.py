@@ -16,6 +16,7 @@ from msgspec import Raw
 from starlette.applications import Starlette
 
 from api.app import Ports, create_app
+from api.operation import Services
 from api.settings import Settings
 from api.wire import Heard, Place, Sent
 from ledger.domain.commands import (
@@ -155,6 +156,8 @@ class World:
         self.objects: ObjectStore | None = None
         self.is_cut = False
         """Postgres does not answer."""
+        self.questions = 0
+        """To Postgres, so far."""
         self.sends_jobs = True
         """Replies carry the job, as an owner that still has it does."""
         self.history: dict[JobId, list[_Told]] = {}
@@ -426,6 +429,7 @@ class _Views(Reads):
         self._world = world
 
     def _checked(self) -> World:
+        self._world.questions += 1
         if self._world.is_cut:
             raise ReadsUnavailable
         return self._world
@@ -703,6 +707,7 @@ class Client(httpx.AsyncClient):
     """Speaks to the app as any HTTP client would."""
 
     world: World
+    services: Services
 
     async def job(self, **fields: Any) -> dict[str, Any]:
         """A new job."""
@@ -742,4 +747,5 @@ async def client_over(world: World) -> AsyncIterator[Client]:
         Client(transport=httpx.ASGITransport(app=app), base_url="http://api") as client,
     ):
         client.world = world
+        client.services = app.state.services
         yield client

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from ledger.client.endings import HANDLER_ERROR
 from ledger.client.handlers import Handler, Handlers
@@ -132,6 +133,25 @@ async def test_an_output_that_is_no_strict_json_fails_for_good(
     word = await output_of(desks, output)
     assert isinstance(word, ReportedFailure)
     assert (word.code, word.retryable) == (INVALID_OUTPUT, False)
+
+
+@pytest.mark.rule("S2.1")
+@pytest.mark.parametrize("large", ["", "x" * INLINE_BYTES_MAX])
+async def test_an_output_that_does_not_meet_its_schema_fails_for_good(
+    desks: Desks, large: str
+) -> None:
+    async def handler(ctx: Context) -> object:
+        return {"n": 1, "text": large}
+
+    desk = desks.of(handler)
+    [held] = desk.world.assign(1)
+    schema = Raw(b'{"properties":{"n":{"type":"string"}}}')
+    held.job = replace(held.job, output_schema=schema)
+    desk.handlers.take([Begin(held)])
+    word = await desk.word()
+    assert isinstance(word, ReportedFailure)
+    assert (word.code, word.retryable) == (INVALID_OUTPUT, False)
+    assert "/output/n" in word.message
 
 
 async def test_an_output_beyond_64_kib_fails_for_good(desks: Desks) -> None:
