@@ -46,7 +46,7 @@ class Result(Struct, frozen=True, gc=False):
     output_ref: Ref | None = None
 
 
-class Job(Struct, frozen=True, gc=False):
+class Job(Struct, frozen=True, gc=False, omit_defaults=True):
     request: JobRequested
     created_at: Micros
     version: int

@@ -99,7 +99,7 @@ class Part(Struct, frozen=True, gc=False):
     degraded: bool = False
 
 
-class Step(Struct, frozen=True, gc=False):
+class Step(Struct, frozen=True, gc=False, omit_defaults=True):
     """The unit of leasing. `attempt` counts grants not given back: 0 before the first."""
 
     name: StepName
