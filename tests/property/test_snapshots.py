@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def could_be_in_a_log(event: Event) -> bool:
     return True
 
 
-def sifted(entries: list[AnyEntry]) -> list[AnyEntry]:
+def sifted(entries: Sequence[AnyEntry]) -> list[AnyEntry]:
     return [
         entry
         if isinstance(entry, TakeOver)
