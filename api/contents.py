@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import structlog
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 from starlette.responses import Response, StreamingResponse
 
 from api.answers import not_modified, raw_response
@@ -37,7 +37,8 @@ async def read_output(ask: Ask) -> Response:
         raise _missing(stored, "the job has no result")
     if job.withdrawn:
         raise _missing(stored, "the result was removed: its time was over, or its owner went")
-    return await _given(ask, stored, job.result.output_ref, job.result.output, "output.json")
+    result = job.result
+    return await _given(ask, stored, result.output_ref, result.output, "output.json")
 
 
 async def read_payload(ask: Ask) -> Response:
@@ -87,14 +88,14 @@ async def _found(ask: Ask) -> Stored:
 
 
 async def _given(
-    ask: Ask, stored: Stored, ref: Ref | None, inline: Raw | None, filename: str
+    ask: Ask, stored: Stored, ref: Ref | None, inline: Raw | UnsetType, filename: str
 ) -> Response:
     version = stored.job.version
     if spares(ask.request.headers.get("if-none-match"), version):
         return not_modified(version, stored.position)
     headers = {"ETag": etag(version), "Ledger-Position": stored.position}
     if ref is None:
-        content = b"null" if inline is None else inline
+        content = inline or b"null"
         return raw_response(content, headers=headers)
     store = ask.services.objects
     if store is None:

@@ -229,7 +229,9 @@ class Parts:
             self.projector = ProjectorFeed(projector, source, now=_now)
             feeds = [self.projector, self.rates]
         if only != "projector":
-            self.owner = OwnerService(owner, Tee(*feeds) if feeds else None)
+            self.owner = OwnerService(
+                owner, Tee(*feeds) if feeds else None, objects=settings.objects
+            )
         else:
             for partition in range(owner.partitions):
                 Tee(*feeds).follow(partition)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from struct import Struct
 
 import orjson
+from msgspec import UNSET
 
 from ledger.domain.events import JobRequested, Labels
 from ledger.domain.ids import Micros
@@ -136,7 +137,7 @@ def open_job_row(job: Job) -> bytes:
 
 def staged_job_row(job: Job, events: int, position: int) -> bytes:
     """Hot: once a job that moved. Columns as in `copy_staged_jobs.sql`."""
-    output = job.result.output if job.result else None
+    output = job.result.output if job.result else UNSET
     return b"".join(
         (
             _staged_job(
@@ -151,7 +152,7 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
             instant_field(job.finished_at),
             instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
-            NULL if output is None or output is ABSENT else raw_field(bytes(output)),
+            NULL if output is UNSET or output is ABSENT else raw_field(bytes(output)),
             _wanted_field(job),
             _objects_field(job),
         )
@@ -252,7 +253,7 @@ def _error_field(job: Job) -> bytes:
 
 def _output_field(job: Job) -> bytes:
     result = job.result
-    if result is None or result.output is None or job.withdrawn or job.erased:
+    if result is None or result.output is UNSET or job.withdrawn or job.erased:
         return NULL
     return raw_field(bytes(result.output))
 

@@ -257,10 +257,8 @@ def unpack_job(request: JobRequested, state: bytes, output: bytes | None) -> Job
     """An output that is None was not read along: `ABSENT` stands for it, if there is one."""
     job: Job = _STATE.unpack(_decode(state), request)
     result = job.result
-    if result is None or result.output is None:
+    if result is None or result.output is UNSET:
         return job
-    if result.output is UNSET:  # type: ignore[comparison-overlap]  # Fresh from `_absent`.
-        return replace(job, result=replace(result, output=None))
     return job if output is None else replace(job, result=replace(result, output=Raw(output)))
 
 
@@ -370,8 +368,7 @@ def _event(job: Job, code: int | str, fields: list[Any]) -> Event:
         return LeasesExtended(job.request.queue, fields[0], (extension,))
     event: Event = _EVENTS[HISTORY[code]].unpack(fields, JobId(job.id))
     if isinstance(event, JobSucceeded) and event.output is not UNSET:
-        output = job.result.output if job.result else None
-        return replace(event, output=UNSET if output is None else output)
+        return replace(event, output=job.result.output if job.result else UNSET)
     return event
 
 

@@ -56,7 +56,7 @@ def brief_of(job: Job, step: Step, output_schema: Raw | UnsetType = UNSET) -> Br
     watched: tuple[str, ...] = ()
     if step.part is not None:
         inputs, refs = inputs_of(job, step)
-        item = UNSET if step.part.item is None else step.part.item
+        item = step.part.item
         worker_type = worker_type_of(job, step)
         watched = pointers_into_outputs(asked.flow)
     return Brief(

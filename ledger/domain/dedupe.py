@@ -66,6 +66,14 @@ class Dedupe:
             kind = (asked.queue, asked.type)
             self._done_by_type[kind] = self._done_by_type.get(kind, 0) + 1
 
+    def done_for_ever(self) -> tuple[dict[str, JobId], dict[tuple[QueueName, str], int]]:
+        """By digest; and how many of each type."""
+        return self._done.copy(), self._done_by_type.copy()
+
+    def put_back(self, done: dict[str, JobId], counts: dict[tuple[QueueName, str], int]) -> None:
+        self._done.update(done)
+        self._done_by_type.update(counts)
+
     def items(self) -> list[tuple[str, tuple[JobId, ...]]]:
         return list(self._open.items())
 

@@ -47,9 +47,9 @@ def folded(partition: Partition) -> dict[str, Any]:
             for name, queue in partition.queues.items()
             if queue.is_used()
         },
-        "dedupe": [partition.dedupe.items(), partition.dedupe.done_items()],
+        "dedupe": [sorted(partition.dedupe.items()), partition.dedupe.done_items()],
         "late": partition.late,
-        "keys": partition.keys.values(),
+        "keys": sorted(partition.keys.values(), key=lambda holder: holder.digest),
         "outcomes": partition.outcomes.items(),
         "refused_at": list(partition.refused_at.items()),
         "operations": [

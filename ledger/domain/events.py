@@ -146,7 +146,7 @@ class AttemptFailed(Struct, frozen=True, gc=False, omit_defaults=True):
     code: str
     message: str
     retryable: bool
-    details: Raw | None = None
+    details: Raw | UnsetType = UNSET
 
 
 class AttemptExpired(Struct, frozen=True, gc=False, omit_defaults=True):

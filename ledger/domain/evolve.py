@@ -258,7 +258,7 @@ def _went_wrong(job: Job, event: AttemptFailed | AttemptExpired, at: Micros) -> 
     step = current(job, event)
     if step is None:
         return misfit(event, job)
-    details = event.details if isinstance(event, AttemptFailed) else None
+    details = event.details if isinstance(event, AttemptFailed) else UNSET
     failure = Failure(event.code, event.message, event.retryable, event.attempt, details)
     after = replace(step, phase=Settled(Status.FAILED), failure=failure, finished_at=at)
     if isinstance(event, AttemptFailed):
@@ -275,8 +275,7 @@ def _waits_again(job: Job, event: RetryScheduled) -> Job | Misfit:
 
 
 def _succeeded(job: Job, event: JobSucceeded, at: Micros) -> Job | Misfit:
-    output = None if event.output is UNSET else event.output
-    result = Result(event.output_hash, event.attempt, output, event.output_ref)
+    result = Result(event.output_hash, event.attempt, event.output, event.output_ref)
     if job.request.flow is not None:
         return flow_succeeded(job, event, result, at)
     step = current(job, event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 
 from ledger.domain.events import (
@@ -121,10 +121,10 @@ def step_succeeded(job: Job, event: StepSucceeded, at: Micros) -> Job | Misfit:
 def _with_output(part: Part, event: StepSucceeded | StepCarried) -> Part:
     return replace(
         part,
-        output=None if event.output is UNSET else event.output,
+        output=event.output,
         output_ref=event.output_ref,
         output_hash=event.output_hash,
-        extract=None if event.extract is UNSET else event.extract,
+        extract=event.extract,
     )
 
 

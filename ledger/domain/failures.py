@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.domain.ids import SECOND, JobId, Micros
 
@@ -56,7 +56,7 @@ class Failure(Struct, frozen=True, gc=False):
     message: str
     retryable: bool
     attempt: int
-    details: Raw | None = None
+    details: Raw | UnsetType = UNSET
 
 
 def is_retryable(retry: Retry, code: str, flag: bool | None) -> bool:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from ledger.domain import conditions
 from ledger.domain.canonical import sha256_hex
@@ -212,7 +212,7 @@ def _end(job: Job, flow: Flow, at: Micros, order: int) -> Events:
             job.fence,
             job.passes,
             output_hash,
-            UNSET if output is None else output,
+            output,
             ref,
             degraded,
         ),
@@ -241,7 +241,7 @@ def gives_the_result(job: Job, step: Step) -> bool:
     return [step.name] == [plan.name for plan in sinks_of(flow)]
 
 
-def _result(job: Job, flow: Flow) -> tuple[Raw | None, Ref | None, str]:
+def _result(job: Job, flow: Flow) -> tuple[Raw | UnsetType, Ref | None, str]:
     """The output of the last step that no other needs; of several an object by name, in which one
     by reference is `{"output_ref": …}`. One that would not fit the log says of each output only its
     hash: the steps have them."""
@@ -309,10 +309,9 @@ def carry(original: Job, job_id: JobId, copies: Mapping[StepName, Ref]) -> Event
         if steps and steps[0].name != plan.name and done:
             events.append(StepExpanded(job_id, plan.name, Raw(msgspec.json.encode(items))))
         for step in done:
-            assert step.part is not None
-            output = UNSET if step.part.output is None else step.part.output
-            extract = UNSET if step.part.extract is None else step.part.extract
-            its = (step.part.output_hash, output, copies.get(step.name), extract)
+            part = step.part
+            assert part is not None
+            its = (part.output_hash, part.output, copies.get(step.name), part.extract)
             events.append(StepCarried(job_id, step.name, *its))
     return tuple(events)
 
@@ -331,8 +330,8 @@ def output_of(job: Job, name: StepName) -> Raw | None:
     there is none."""
     steps = instances(job, name)
     if len(steps) == 1 and steps[0].name == name:
-        return steps[0].part.output if steps[0].part is not None else None
-    outputs = [NULL if (p := step.part) is None or p.output is None else p.output for step in steps]
+        return (steps[0].part.output or None) if steps[0].part is not None else None
+    outputs = [NULL if (p := step.part) is None else p.output or NULL for step in steps]
     return Raw(msgspec.json.encode(outputs))
 
 
@@ -393,9 +392,9 @@ def _seen(job: Job, name: StepName) -> Any:
 
 
 def _seen_of(part: Part) -> Any:
-    if part.extract is not None:
+    if part.extract is not UNSET:
         return nested(part.extract)
-    return None if part.output is None else msgspec.json.decode(part.output)
+    return None if part.output is UNSET else msgspec.json.decode(part.output)
 
 
 def payload_seen(job: Job) -> Any:

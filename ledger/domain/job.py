@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, assert_never
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from ledger.domain.events import (
@@ -42,11 +42,11 @@ class Cancel(Struct, frozen=True, gc=False):
 class Result(Struct, frozen=True, gc=False):
     output_hash: str
     attempt: int
-    output: Raw | None = None
+    output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
 
 
-class Job(Struct, frozen=True, gc=False):
+class Job(Struct, frozen=True, gc=False, omit_defaults=True):
     request: JobRequested
     created_at: Micros
     version: int

@@ -241,9 +241,8 @@ def _progress_of_flow(job: Job) -> ProgressView | None:
 def _error(failure: Failure | None) -> ErrorView | None:
     if failure is None:
         return None
-    return ErrorView(
-        failure.code, failure.message, failure.retryable, failure.attempt, failure.details
-    )
+    details = failure.details or None
+    return ErrorView(failure.code, failure.message, failure.retryable, failure.attempt, details)
 
 
 def _latest_error(job: Job) -> ErrorView | None:
@@ -301,4 +300,4 @@ def _result(job: Job) -> ResultView | None:
     result = job.result
     if result is None or job.withdrawn:
         return None
-    return ResultView(result.output, result.output_ref, result.output_hash, result.attempt)
+    return ResultView(result.output or None, result.output_ref, result.output_hash, result.attempt)

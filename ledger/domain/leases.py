@@ -294,7 +294,7 @@ def _fail(job: Job, word: FailAttempt | ReportedFailure, at: Micros, order: int)
         word.code,
         word.message,
         retryable,
-        None if word.details is UNSET else word.details,
+        word.details,
     )
     after_us = micros(word.retry_after_seconds or 0)
     then = after_attempt(job, step, word.code, retryable, at, order, after_us)

@@ -47,14 +47,14 @@ BulkEvent = (
 
 
 class Operations:
-    __slots__ = ("_ended", "all", "done", "parts")
+    __slots__ = ("all", "done", "ended", "parts")
 
     def __init__(self) -> None:
         self.all: dict[str, Bulk] = {}
         self.parts: dict[str, BulkPart] = {}
         self.done: dict[str, int] = {}
         """How many jobs matched in parts that have ended here."""
-        self._ended: deque[str] = deque()
+        self.ended: deque[str] = deque()
 
     def apply(self, event: BulkEvent) -> bool:
         """False: it does not fit."""
@@ -75,9 +75,9 @@ class Operations:
                 if bulk is None or bulk.ended:
                     return False
                 self.all[operation_id] = replace(bulk, ended=True)
-                self._ended.append(operation_id)
-                if len(self._ended) > ENDED_MAX:
-                    del self.all[self._ended.popleft()]
+                self.ended.append(operation_id)
+                if len(self.ended) > ENDED_MAX:
+                    del self.all[self.ended.popleft()]
             case BulkPartStarted():
                 where = decoded(event.where, Where)
                 if where is None or operation_id in self.parts:

@@ -416,6 +416,22 @@ class Partition:
         if event.ready_at > at or event.start_timeout_us is not None:
             self._arm(job, at)
 
+    def put_back(self, job: Job) -> None:
+        """One that is open, as it stood. Its queue is there, `at` is."""
+        asked = job.request
+        self.jobs[job.id] = job
+        self.open_bytes += size_of(job)
+        queue = self.queue(asked.queue)
+        if asked.template_version is not None:
+            queue.pin(asked.type, asked.template_version)
+        if asked.dedupe_digest is not None:
+            self.dedupe.open(asked)
+        queue.pending += _is_pending(job)
+        if queue.limits:
+            queue.limits.hold(job)
+        self._wait(job, self.at)
+        self._arm(job, self.at)
+
     def _replace(self, before: Job, after: Job, at: Micros) -> None:
         job_id = before.request.job_id
         self.touched[job_id] = after
@@ -547,6 +563,14 @@ class Partition:
         for job in self.jobs.values():
             if job.request.queue == queue.name:
                 queue.limits.hold(job)
+
+    def declare_all(self, queue: Queue) -> None:
+        """The limits of its settings and of its newest templates."""
+        self._declare(queue, "", queue.settings.limits)
+        for job_type in queue.templates:
+            newest = queue.template(job_type)
+            if newest is not None:
+                self._declare(queue, job_type, newest.template.limits)
 
     def arm_schedule(self, queue: QueueName, name: str) -> None:
         """For its next occurrence, if there is one."""

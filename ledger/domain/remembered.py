@@ -4,6 +4,7 @@ what became of commands. Oldest first out; each table has a bound."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec import Struct
@@ -106,6 +107,9 @@ class ClosedJobs:
     def values(self) -> list[Job]:
         return list(self._jobs.values())
 
+    def copy(self) -> dict[JobId, Job]:
+        return self._jobs.copy()
+
 
 LateEvent = JobCollected | ResultWithdrawn | JobErased | ObjectsDeleted
 LATE_EVENTS = (JobCollected, ResultWithdrawn, JobErased, ObjectsDeleted)
@@ -183,6 +187,21 @@ class Keys:
     def values(self) -> list[KeyHolder]:
         return list(self._held.values())
 
+    def windows(self) -> list[tuple[int, list[tuple[KeyHolder, bool]]]]:
+        """By window all that came and were not forgotten yet, each with whether it answers."""
+        held = self._held
+        return [
+            (window, [(holder, held.get(holder.digest) is holder) for holder in holders])
+            for window, holders in self._by_window.items()
+        ]
+
+    def put_back(self, window: int, rows: Iterable[tuple[KeyHolder, bool]]) -> None:
+        holders = self._by_window.setdefault(window, deque())
+        for holder, answers in rows:
+            holders.append(holder)
+            if answers:
+                self._held[holder.digest] = holder
+
 
 # --- Outcomes of commands ------------------------------------------------------------------------
 class Outcome(Struct, frozen=True, gc=False):
@@ -239,6 +258,14 @@ class Outcomes:
 
     def items(self) -> list[tuple[str, Outcome]]:
         return list(self._held.items())
+
+    def copy(self) -> dict[str, Outcome]:
+        return self._held.copy()
+
+    def put_back(self, rows: Iterable[tuple[str, Outcome]]) -> None:
+        for identity, outcome in rows:
+            self._held[identity] = outcome
+            self._order.append(identity)
 
 
 _CODES = frozenset(Rejection)

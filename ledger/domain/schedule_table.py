@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from msgspec import Struct
@@ -61,6 +62,12 @@ class Schedules:
 
     def items(self) -> list[tuple[str, Scheduled]]:
         return list(self._held.items())
+
+    def put_back(
+        self, held: Iterable[tuple[str, Scheduled]], deleted: Mapping[str, Micros]
+    ) -> None:
+        self._held.update(held)
+        self.deleted.update(deleted)
 
     def __len__(self) -> int:
         return len(self._held)

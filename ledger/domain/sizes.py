@@ -23,7 +23,7 @@ def size_of(job: Job) -> int:
     if job.failure is not None:
         size += _size_of_failure(job.failure)
     result = job.result
-    return size if result is None or result.output is None else size + len(result.output)
+    return size if result is None else size + len(result.output or b"")
 
 
 def size_of_said(step: Step) -> int:
@@ -38,4 +38,4 @@ def size_of_said(step: Step) -> int:
 
 
 def _size_of_failure(failure: Failure) -> int:
-    return len(failure.message) + (0 if failure.details is None else len(failure.details))
+    return len(failure.message) + len(failure.details or b"")

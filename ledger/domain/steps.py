@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ledger.domain.events import Ref
 from ledger.domain.failures import Failure
@@ -88,18 +88,18 @@ class Progress(Struct, frozen=True, gc=False):
 class Part(Struct, frozen=True, gc=False):
     """What a step is within a flow."""
 
-    output: Raw | None = None
+    output: Raw | UnsetType = UNSET
     output_ref: Ref | None = None
     output_hash: str = ""
-    extract: Raw | None = None
-    item: Raw | None = None
+    extract: Raw | UnsetType = UNSET
+    item: Raw | UnsetType = UNSET
     """Of an instance: what it is to work on."""
     sent_back: int = 0
     """How often it has sent the flow back in this pass."""
     degraded: bool = False
 
 
-class Step(Struct, frozen=True, gc=False):
+class Step(Struct, frozen=True, gc=False, omit_defaults=True):
     """The unit of leasing. `attempt` counts grants not given back: 0 before the first."""
 
     name: StepName

@@ -50,6 +50,7 @@ from ledger.domain.ids import (
     parse_rfc3339,
     queue_of,
 )
+from ledger.domain.raw_fields import detach, raw_fields
 from ledger.domain.strict_json import (
     MalformedJson,
     UnsafeInteger,
@@ -61,7 +62,6 @@ from ledger.domain.strict_json import (
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
 from ledger.log.partitions import partition_of
-from ledger.log.raw_fields import detach, raw_fields
 from ledger.log.records import Outgoing, Record
 from ledger.log.replies import parse_reply_to
 from ledger.log.topics import Topics

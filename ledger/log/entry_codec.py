@@ -22,9 +22,9 @@ from msgspec import Struct
 from ledger.domain.entries import Entry, TakeOver
 from ledger.domain.events import JOB_EVENTS, TYPES, Event, Unknown
 from ledger.domain.ids import Micros, rfc3339_micros
+from ledger.domain.raw_fields import decoder_of
 from ledger.log.chain import LENGTHS, length_of
 from ledger.log.headers import JSON, SPECVERSION
-from ledger.log.raw_fields import decoder_of
 from ledger.log.records import Header, Outgoing
 
 HEADERS = (

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ledger.domain.ids import CommandId, JobId
+from ledger.domain.raw_fields import decoder_of
 from ledger.domain.rejections import FieldError
 from ledger.log.headers import cloud_event, text_header
-from ledger.log.raw_fields import decoder_of
 from ledger.log.records import Outgoing, Record
 
 Outcome = Literal["accepted", "duplicate", "rejected", "parked"]

@@ -18,7 +18,9 @@ PAGES_MAX = 20
 REST_US = 3_600_000_000
 """Between two passes over the whole store."""
 
-MARKER = "_ledger/whose"
+OURS = "_ledger/"
+"""Objects of the ledger's own: this marker, snapshots."""
+MARKER = f"{OURS}whose"
 """An object that says which ledger sweeps here: to another one all of its objects are orphans."""
 
 log = structlog.get_logger(__name__)
@@ -75,7 +77,7 @@ class Orphans:
         """Whether there is another one."""
         page = await self._store.listing("", self._after)
         old = [found.key for found in page.objects if found.modified_at < self._before]
-        await self._sweep([key for key in old if key != MARKER])
+        await self._sweep([key for key in old if not key.startswith(OURS)])
         self._after = page.after
         return page.after is not None
 

@@ -280,4 +280,4 @@ def _locked(partition: Partition, grant: LeaseGranted) -> Locked:
     if job is None or step is None or step.part is None:
         return locked
     inputs, refs = inputs_of(job, step)
-    return replace(locked, inputs=inputs, input_refs=refs, item=step.part.item)
+    return replace(locked, inputs=inputs, input_refs=refs, item=step.part.item or None)

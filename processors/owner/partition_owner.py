@@ -17,7 +17,7 @@ from ledger.domain.ids import SECOND, JobId, Micros, QueueName
 from ledger.domain.job import Job
 from ledger.domain.partition import Partition
 from ledger.log.crash_points import reach
-from ledger.log.effective import Effective
+from ledger.log.effective import START, Cursor, Effective
 from ledger.log.errors import Fenced, LogError, LogUnavailable, OutcomeUnknown, TakeOverAgain
 from ledger.log.term import Term
 from processors.owner.credit import Offers
@@ -25,6 +25,7 @@ from processors.owner.gaps import Gap, Gaps
 from processors.owner.inputs import Read, decide_inputs, read_inputs
 from processors.owner.release import Batches, Release
 from processors.owner.seams import Seams
+from processors.owner.snapshots import Snapshotting
 from processors.owner.term_clock import TermClock
 from processors.owner.turn import Effects, Turn
 
@@ -68,6 +69,8 @@ class PartitionOwner:
         self.fenced = 0
         """How often somebody else was found to have taken over."""
         self.takeovers = 0
+        self.folded = 0
+        """Events that the last take-over read: all, or those behind a snapshot."""
         self.turns = 0
         self.last_error: str | None = None
         """Why the last term ended; None once the one after it stands."""
@@ -142,12 +145,15 @@ class PartitionOwner:
 
     async def _one_term(self) -> None:
         seams = self._seams
-        partition = Partition(self.number, seams.bounds)
+        partition, cursor = await self._begin()
+        folded = 0
 
         def apply(items: Sequence[Effective]) -> None:
+            nonlocal folded
             for item in items:
                 if isinstance(item, Proven):
                     partition.apply(item.entry)
+                    folded += len(item.entry.events)
                 else:
                     partition.take_over(item.take_over)
             partition.touched.clear()
@@ -161,9 +167,11 @@ class PartitionOwner:
             partitions=seams.partitions,
             at=lambda: Micros(max(seams.wall(), partition.at)),
             apply=apply,
+            cursor=cursor,
         )
         reach("owner.after_take_over")
         self.takeovers += 1
+        self.folded = folded
         self.last_error = None
         log.info(
             "owner.took_over",
@@ -171,12 +179,20 @@ class PartitionOwner:
             nonce=term.nonce,
             entry=term.entry,
             open_jobs=len(partition.jobs),
+            folded=folded,
         )
         seams.feed.follow(self.number)
         seams.commands.follow(self.number, partition.commands)
         seams.requests.follow(self.number, partition.requests)
-        self._office = TermOfOffice(self._seams, self, term, partition)
+        self._office = TermOfOffice(self._seams, self, term, partition, folded)
         await self._office.serve()
+
+    async def _begin(self) -> tuple[Partition, Cursor]:
+        seams = self._seams
+        stored = None
+        if seams.snapshots is not None:
+            stored = await seams.snapshots.newest(self.number, seams.bounds)
+        return stored or (Partition(self.number, seams.bounds), START)
 
     async def may_go_on(self) -> bool:
         """Waits out a rebalance. False: leave."""
@@ -197,9 +213,18 @@ class TermOfOffice:
     """What happens between a take-over and its end: turns."""
 
     def __init__(
-        self, seams: Seams, owner: PartitionOwner, term: Term, partition: Partition
+        self,
+        seams: Seams,
+        owner: PartitionOwner,
+        term: Term,
+        partition: Partition,
+        folded: int = 0,
     ) -> None:
+        """`folded`: events since the snapshot that the term began with."""
         self._seams = seams
+        self._snapshotting: Snapshotting | None = None
+        if seams.snapshots is not None:
+            self._snapshotting = Snapshotting(seams.snapshots, owner.number, folded)
         self.gaps = Gaps(seams, partition)
         self._owner = owner
         self._term = term
@@ -228,6 +253,7 @@ class TermOfOffice:
             await self._announce()
             while await self._owner.may_go_on():
                 busy = await self._turn()
+                await self._snapshot(idle=not busy)
                 if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 elif not busy:
@@ -239,6 +265,8 @@ class TermOfOffice:
             for task in (*self._tasks, *under_way):
                 task.cancel()
             await asyncio.gather(*self._tasks, *under_way, return_exceptions=True)
+            if self._snapshotting is not None:
+                await self._snapshotting.close()
 
     async def _announce(self) -> None:
         """Tell runtimes and gateways that their owner is new, and other partitions what is owed."""
@@ -289,6 +317,12 @@ class TermOfOffice:
             # A new term reads on behind the gap, and takes nobody's silence in it for silence.
             raise TakeOverAgain("input was declared lost")
         return len(commands) + len(requests) + fired + len(turn.entries)
+
+    async def _snapshot(self, *, idle: bool) -> None:
+        snapshotting = self._snapshotting
+        if snapshotting is not None and snapshotting.is_due(self._partition, idle=idle):
+            await self._settle()
+            snapshotting.begin(self._partition, self._term.cursor)
 
     async def _settle(self) -> None:
         """Wait for the turn before this one to stand, and raise what ended it instead."""
@@ -367,6 +401,8 @@ class TermOfOffice:
         reach("owner.after_append")
         self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
         self._seams.feed.offer(self._owner.number, before, proven, touched)
+        if self._snapshotting is not None:
+            self._snapshotting.note(sum(len(one.entry.events) for one in proven))
         return {one.entry.number: one.last_offset for one in proven}
 
     async def _tick(self) -> None:

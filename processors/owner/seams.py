@@ -16,6 +16,7 @@ from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
 from ledger.log.topics import Mode, Topics
+from processors.owner.snapshots import Snapshots
 
 
 class Feed(Protocol):
@@ -78,6 +79,8 @@ class Seams:
     commands: Intake
     requests: Intake
     feed: Feed = field(default_factory=NoFeed)
+    snapshots: Snapshots | None = None
+    """None: a take-over folds the whole log."""
     bounds: Bounds = Bounds()  # noqa: RUF009 (frozen)
     wall: Callable[[], int] = wall_clock
     monotonic: Callable[[], int] = monotonic_clock

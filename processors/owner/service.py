@@ -19,9 +19,11 @@ from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
 from ledger.log.sharing import PartitionsAssigned, Sharing
 from ledger.log.topics import Mode, Topics
+from ledger.objects import open_store
 from processors.owner.gaps import Gap
 from processors.owner.partition_owner import PartitionOwner
 from processors.owner.seams import Feed, NoFeed, Seams
+from processors.owner.snapshots import Snapshots
 from processors.owner.trimming import trim
 
 log = structlog.get_logger(__name__)
@@ -48,9 +50,13 @@ class OwnerSettings:
 class OwnerService:
     """`run` until `stop` is set. A failure that no new term can mend ends it with an exception."""
 
-    def __init__(self, settings: OwnerSettings, feed: Feed | None = None) -> None:
+    def __init__(
+        self, settings: OwnerSettings, feed: Feed | None = None, *, objects: str = ""
+    ) -> None:
+        """`objects`: the address of a store for snapshots; empty: none are made."""
         self._settings = settings
         self._feed = feed or NoFeed()
+        self._objects = objects
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._letting_go: dict[int, asyncio.Task[None]] = {}
@@ -86,6 +92,7 @@ class OwnerService:
                     "owner": owner.is_owner,
                     "fenced": owner.fenced,
                     "take_overs": owner.takeovers,
+                    "folded": owner.folded,
                     "turns": owner.turns,
                     "missing": sum(gap.missing.end - gap.missing.first for gap in owner.gaps),
                     "gaps": [_told(gap) for gap in owner.gaps],
@@ -117,7 +124,16 @@ class OwnerService:
             requests=requests,
             feed=self._feed,
             bounds=settings.bounds,
+            snapshots=self._snapshots(stack),
         )
+
+    def _snapshots(self, stack: AsyncExitStack) -> Snapshots | None:
+        if not self._objects:
+            return None
+        store = open_store(self._objects)
+        stack.push_async_callback(store.close)
+        settings = self._settings
+        return Snapshots(store, ledger_id=settings.ledger_id, topic=settings.topics.events)
 
     async def _trim(self, seams: Seams) -> None:
         while True:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Struct
 
 from ledger.domain import commands, events
 from ledger.domain.commands import Asked
+from ledger.domain.digest import digest
 from ledger.domain.entries import Entry, Proven, TakeOver
 from ledger.domain.ids import CommandId, Micros, RuntimeId
+from ledger.domain.partition import Partition
+from ledger.domain.snapshot import FOLD
 from ledger.log.chain import chained
 from ledger.log.codec import (
     Reply,
@@ -23,7 +28,7 @@ from ledger.log.codec import (
     reply_record,
 )
 from ledger.log.effective import Cursor, EffectiveEntries, TakenOver
-from ledger.log.entry_codec import EntryEncoder, take_over_record
+from ledger.log.entry_codec import EntryEncoder, event_from, take_over_record
 from ledger.log.inbox import Assigned, BeatAnswered, OwnerChanged, inbox_from, inbox_record
 from ledger.log.records import Outgoing, Record
 from tests.golden import samples
@@ -188,3 +193,17 @@ def test_chain(golden: Golden) -> None:
             {"hash": encoded.hash.hex(), "records": [as_json(each) for each in encoded.records]}
         )
     golden("chain", {"previous": PREVIOUS.hex(), "nonce": NONCE, "entries": wire})
+
+
+# --- The fold -----------------------------------------------------------------------------------
+def test_the_rules_of_the_fold_have_a_number(golden: Golden) -> None:
+    """If this fails, entries become another state than before: raise `FOLD`, or snapshots that an
+    older version wrote will be taken for what this one would have folded. `history.jsonl` is what
+    some days of random commands once left in a log; it stays as it is."""
+    partition = Partition(3)
+    for line in (Path(__file__).parent / "history.jsonl").read_bytes().splitlines():
+        at, number, cause, said = msgspec.json.decode(line)
+        facts = tuple(event_from(*(text.encode() for text in fact)) for fact in said)
+        partition.apply(Entry(number, Micros(at), number, number, facts, cause=cause))
+    assert len(partition.jobs) + len(partition.closed) > 20
+    golden("fold", {"number": FOLD, "state": digest(partition).hex()})

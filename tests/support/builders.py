@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from ledger.domain.commands import (
     AcknowledgeCancel,
@@ -158,7 +158,7 @@ def failed(
     fence: int = 1,
     attempt: int | None = None,
     retryable: bool = True,
-    details: Raw | None = None,
+    details: Raw | UnsetType = UNSET,
 ) -> Event:
     number = fence if attempt is None else attempt
     return AttemptFailed(JOB, MAIN, Fence(fence), number, code, message, retryable, details)

@@ -102,12 +102,14 @@ class Ledger:
         self.partitions = partitions
 
     @asynccontextmanager
-    async def owner(self, topics: Topics | None = None) -> AsyncIterator[OwnerService]:
+    async def owner(
+        self, topics: Topics | None = None, *, objects: str = ""
+    ) -> AsyncIterator[OwnerService]:
         """An owner service until the end of the block; its failure fails the test."""
         settings = OwnerSettings(
             connection=self.connection, topics=topics or self.topics, partitions=self.partitions
         )
-        service = OwnerService(settings)
+        service = OwnerService(settings, objects=objects)
         stop = asyncio.Event()
         running = asyncio.create_task(service.run(stop))
         try:

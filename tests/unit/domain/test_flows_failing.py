@@ -4,6 +4,7 @@ whole pass."""
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 
 from ledger.domain.commands import FailAttempt, Heartbeat, SubmitResult
 from ledger.domain.failures import JOB_TIMEOUT, LEASE_EXPIRED, WAIT_TIMEOUT
@@ -171,7 +172,7 @@ def test_the_flow_is_done_again_from_its_start_and_nothing_is_kept() -> None:
     run.finish("a")
     assert run.fail("b") == ["attempt_failed b BROKEN", "pass_restarted 2", "step_queued a"]
     assert run.statuses == {"a": "pending", "b": "pending"}
-    assert run.part("a").output is None
+    assert run.part("a").output is UNSET
     assert run.ready() == []
     run.after(5)
     run.finish("a")

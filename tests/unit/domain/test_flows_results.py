@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from ledger.domain.canonical import sha256_hex
 from ledger.domain.commands import SubmitResult
@@ -53,7 +53,7 @@ def test_a_last_step_that_was_skipped_gives_null() -> None:
 def test_a_result_by_reference_stays_one() -> None:
     run = Run(linear("a"))
     run.say(SubmitResult(run.id, run.start("a"), output_ref=ref()))
-    assert (run.result.output, run.result.output_ref) == (None, ref())
+    assert (run.result.output, run.result.output_ref) == (UNSET, ref())
     assert run.result.output_hash == ref().sha256
 
 

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from ledger.domain.entries import Entry
 from ledger.domain.events import CommandsConsumed, JobSucceeded
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, StepName
+from ledger.domain.raw_fields import decoder_of
 from ledger.log import crash_points
 from ledger.log.admin import TopicFound
 from ledger.log.connection import (
@@ -26,7 +27,6 @@ from ledger.log.entry_codec import EntryEncoder, escaped, unescaped
 from ledger.log.inbox import inbox_from
 from ledger.log.outbox import size_of
 from ledger.log.partitions import partition_of
-from ledger.log.raw_fields import decoder_of
 from ledger.log.records import Outgoing, Record
 from ledger.log.replies import Reply, parse_reply_to, reply_from, reply_record
 from ledger.log.topics import Topics, problems_of

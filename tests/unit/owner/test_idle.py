@@ -43,6 +43,7 @@ class World:
             partitions=1,
             source="test",
             feed=NoFeed(),
+            snapshots=None,
             commands=SimpleNamespace(
                 take=self._take, position=lambda _: self.position, follow=lambda *_: None
             ),

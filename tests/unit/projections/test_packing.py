@@ -37,8 +37,8 @@ SEEDS = range(15)
 def packed_and_back(job: Job) -> Job:
     asked = job.request
     request = unpack_request(job.id, pack_request(asked), bytes(asked.payload))
-    output = job.result.output if job.result else None
-    return unpack_job(request, pack_state(job), None if output is None else bytes(output))
+    output = job.result.output if job.result else UNSET
+    return unpack_job(request, pack_state(job), None if output is UNSET else bytes(output))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
