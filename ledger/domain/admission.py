@@ -65,6 +65,10 @@ def admit(
         window = key.window_us
         if (answer := _answered(partition, key, asked, at)) is not None:
             return answer
+        if governing is not None and asked.sent_at is not None and asked.sent_at < governing.put_at:
+            # Under the template before it another key may have answered: by its id alone is it
+            # known whether it is a copy.
+            window = min(window, partition.bounds.commands_us)
     if too_old := expired(asked, window):
         return too_old
     if version is not None and pinned is None:
@@ -318,7 +322,7 @@ def expired(asked: Asked, window_us: int) -> Rejected | None:
         return None
     return Rejected(
         Rejection.COMMAND_EXPIRED,
-        "the request is older than the time for which its id or key is remembered",
+        "the command is older than the time for which its id or key is remembered",
     )
 
 

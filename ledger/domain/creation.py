@@ -75,9 +75,10 @@ class Pinned(Struct, frozen=True, gc=False):
     flow: Flow | None
     payload_schema: Schema | None
     output_schema: Schema | None
+    put_at: Micros
 
 
-def pinned(job_type: str, version: int, template: Template) -> Pinned:
+def pinned(job_type: str, version: int, template: Template, at: Micros) -> Pinned:
     return Pinned(
         version,
         template,
@@ -91,6 +92,7 @@ def pinned(job_type: str, version: int, template: Template) -> Pinned:
         flow_of(job_type, template),
         _schema(template.payload_schema),
         _schema(template.output_schema),
+        at,
     )
 
 
@@ -339,5 +341,5 @@ def _digest(value: object) -> str:
 
 
 NO_TEMPLATE = Template()
-UNDECLARED = pinned("", 0, NO_TEMPLATE)
+UNDECLARED = pinned("", 0, NO_TEMPLATE, Micros(0))
 """What holds for a type that nobody declared."""

@@ -94,7 +94,7 @@ def decide(partition: Partition, asked: Asked, at: Micros) -> Decision:
         case Beat():
             return Decided(runtimes.beat(partition, command, at))
         case Claim():
-            return _claim(partition, command, at)
+            return _expired(partition, asked) or _claim(partition, command, at)
         case CancelJobs():
             return _start_bulk(partition, command, asked)
         case CancelPart():
@@ -191,7 +191,7 @@ def _of_job(partition: Partition, job: Job, command: OfJob, asked: Asked, at: Mi
         case CancelJob():
             return _accepted(job, cancel(job, command.reason, asked.actor, at, command.if_version))
         case LockJob():
-            if refused := _is_paused(partition, job):
+            if refused := _expired(partition, asked) or _is_paused(partition, job):
                 return refused
             decision = leases.lock(job, command, at)
             if isinstance(decision, Rejected):
@@ -256,6 +256,11 @@ def _foreign_output(job: Job, ref: Ref, fence: Fence, command_id: CommandId) -> 
         status(job),
         pointer="/output_ref/key",
     )
+
+
+def _expired(partition: Partition, asked: Asked) -> Rejected | None:
+    """A copy of what took a lease, and is forgotten, would take one once more."""
+    return admission.expired(asked, partition.bounds.commands_us)
 
 
 def _is_paused(partition: Partition, job: Job) -> Rejected | None:

@@ -351,7 +351,7 @@ class Partition:
                 self.queue(event.queue).end_session(event)
             case TemplatePut():
                 queue = self.queue(event.queue)
-                fits = queue.put_template(event)
+                fits = queue.put_template(event, at)
                 newest = queue.template(event.type)
                 if fits and newest is not None:
                     self._declare(queue, event.type, newest.template.limits)

@@ -87,7 +87,7 @@ class Queue:
             return None
         return versions.get(max(versions) if version is None else version)
 
-    def put_template(self, event: TemplatePut) -> bool:
+    def put_template(self, event: TemplatePut, at: Micros) -> bool:
         """False: it does not have the form that this version knows."""
         template = decoded(event.template, Template)
         if template is None:
@@ -95,7 +95,7 @@ class Queue:
         versions = self.templates.setdefault(event.type, {})
         for version in [v for v in versions if not self.pinned[event.type, v]]:
             del versions[version]
-        versions[event.version] = pinned(event.type, event.version, template)
+        versions[event.version] = pinned(event.type, event.version, template, at)
         return True
 
     def pin(self, job_type: str, version: int) -> None:

@@ -29,6 +29,3 @@ def merged_retry(template: RetryAsk, request: RetryAsk | UnsetType) -> Retry:
 
 
 DEFAULT_RETRY = Retry()
-
-
-DEFAULT_RETRY = Retry()

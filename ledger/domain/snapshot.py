@@ -48,7 +48,7 @@ class Head(Struct, frozen=True, gc=False, tag="head"):
 
 class QueueState(Struct, frozen=True, gc=False, tag="queue", omit_defaults=True):
     name: QueueName
-    templates: tuple[tuple[str, int, Template], ...] = ()
+    templates: tuple[tuple[str, int, Micros, Template], ...] = ()
     sessions: dict[RuntimeId, RuntimeSession] = {}
     settings: QueueSettings = QueueSettings()
     is_put: bool = False
@@ -183,7 +183,7 @@ def _cut(rows: Iterable[R]) -> Iterator[tuple[R, ...]]:
 
 def _queue_state(queue: Queue) -> QueueState:
     templates = [
-        (job_type, version, its.template)
+        (job_type, version, its.put_at, its.template)
         for job_type, versions in queue.templates.items()
         for version, its in versions.items()
     ]
@@ -252,9 +252,9 @@ class Restored:
 
     def _add_queue(self, state: QueueState) -> None:
         queue = self.partition.queue(state.name)
-        for job_type, version, template in state.templates:
+        for job_type, version, put_at, template in state.templates:
             versions = queue.templates.setdefault(job_type, {})
-            versions[version] = pinned(job_type, version, template)
+            versions[version] = pinned(job_type, version, template, put_at)
         queue.sessions.update(state.sessions)
         queue.settings, queue.is_put = state.settings, state.is_put
         queue.paused = state.paused

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.commands import Asked, Claim, PutTemplate, RequestJob, Template
+from ledger.domain.commands import Asked, Claim, Command, PutTemplate, RequestJob, Template
 from ledger.domain.decide import Decided, decide
 from ledger.domain.events import CommandRejected, JobRequested
 from ledger.domain.ids import CommandId, Micros, QueueName, micros
@@ -189,7 +189,7 @@ def test_an_integer_without_canonical_form_is_an_error_with_its_place() -> None:
 
 
 # --- What is too old to be known -----------------------------------------------------------------
-def sent_before(told: Given, seconds: float, asked: RequestJob) -> Decided | Rejected:
+def sent_before(told: Given, seconds: float, asked: Command) -> Decided | Rejected:
     """A copy that was sent so long ago, and was taken by the broker only now."""
     now = told.now
     copy = Asked(
@@ -213,6 +213,37 @@ def test_a_request_without_a_key_is_refused_after_an_hour() -> None:
     assert isinstance(refused, Rejected)
     assert refused.code is Rejection.COMMAND_EXPIRED
     made(sent_before(given(), 3_600, request()))
+
+
+def test_a_keyed_request_younger_than_its_template_is_known_by_its_id_alone() -> None:
+    """Under another idempotency scope its key is another one: a copy would make a second job."""
+    told = given()
+    made(ask(told, "cmd-copy", labels={"user": "1"}))
+    told.owner.clock.pass_seconds(2 * 3_600)
+    for _ in range(20):
+        told.when(request()).decided()
+    template(told, idempotency_scope=("/labels/user",))
+    refused = sent_before(told, 2 * 3_600, request(idempotency_key="k", labels={"user": "1"}))
+    assert isinstance(refused, Rejected)
+    assert refused.code is Rejection.COMMAND_EXPIRED
+    made(ask(told, labels={"user": "1"}))
+
+
+def test_a_keyed_request_that_comes_late_under_the_same_template_is_taken() -> None:
+    told = given()
+    template(told)
+    told.owner.clock.pass_seconds(3 * DAY)
+    made(sent_before(told, 2 * DAY, request(idempotency_key="k")))
+
+
+@pytest.mark.parametrize("taking", [lock(BOB), Claim(BOB, (QUEUE,), ("report",))])
+def test_an_old_copy_takes_no_lease_once_more(taking: Command) -> None:
+    told = given(requested())
+    refused = sent_before(told, 3_661, taking)
+    assert isinstance(refused, Rejected)
+    assert refused.code is Rejection.COMMAND_EXPIRED
+    assert status(told.job) == "pending"
+    assert isinstance(sent_before(given(requested()), 3_600, taking), Decided)
 
 
 def test_a_request_that_waited_in_the_intake_is_not_old() -> None:

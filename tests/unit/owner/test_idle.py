@@ -36,6 +36,8 @@ class World:
         """Of the commands."""
         self.gone_below = 0
         """The first offset of the commands that is there."""
+        self.told: list[tuple[str, int]] = []
+        """Topics and partitions to which effects were sent."""
         self.partition = Partition(0)
         seams = SimpleNamespace(
             wall=lambda: self.now,
@@ -44,6 +46,7 @@ class World:
             source="test",
             feed=NoFeed(),
             snapshots=None,
+            outbox=SimpleNamespace(send=self._send),
             commands=SimpleNamespace(
                 take=self._take, position=lambda _: self.position, follow=lambda *_: None
             ),
@@ -65,6 +68,9 @@ class World:
         self.appended += entries
         self.appended_at = Micros(self.now)
         return [Proven(entry, 0, 0, b"") for entry in entries]
+
+    async def _send(self, topic: str, partition: int, records: Sequence[Any]) -> None:
+        self.told.append((topic, partition))
 
     async def _end(self, *_: Any) -> int:
         return self.end
