@@ -1,4 +1,4 @@
-"""Whether the tests notice a planted bug: it is planted in a copy of the tree, never in the tree."""
+"""Whether the tests notice a planted bug: planted in a copy of the tree, never in the tree."""
 
 from __future__ import annotations
 
