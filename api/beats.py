@@ -14,7 +14,7 @@ from api.idempotency import fresh_id
 from api.wire import Sent, Wire
 from ledger.domain.commands import CLAIMS_BEATEN_MAX, GATEWAY_BEAT_SECONDS, GatewayBeat
 from ledger.domain.ids import CommandId
-from ledger.log.errors import LogError
+from ledger.log.crash_points import reach
 
 PAUSE_SECONDS = 0.5
 """News of one partition gather so long into one record."""
@@ -72,8 +72,9 @@ class Beats:
             for parts in zip_longest(*lists, fillvalue=()):
                 beat = GatewayBeat(partition, *parts)
                 await self._wire.append(Sent(beat, fresh_id(), ACTOR))
-        except LogError as error:
-            log.warning("claims_not_told", partition=partition, reason=str(error))
+                reach("gateway.after_beat")
+        except Exception as error:  # Nobody else is told of it.
+            log.warning("claims_not_told", partition=partition, reason=repr(error))
             self._handed_over[partition].extend(handed_over)
             self._given_up[partition].extend(given_up)
         finally:

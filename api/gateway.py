@@ -167,6 +167,7 @@ class Gateway:
 
     async def append(self, waiter: Waiter) -> None:
         try:
+            reach("gateway.before_append")
             waiter.place = await self._wire.append(waiter.sent)
             reach("gateway.after_append")
         except LogError:
@@ -221,9 +222,9 @@ class Gateway:
         while True:
             try:
                 heard = await self._wire.hear()
-            except LogError as error:
+            except Exception as error:  # Whatever it was: a gateway that is deaf is of no use.
                 self.is_hearing = False
-                log.warning("replies_not_heard", reason=str(error))
+                log.warning("replies_not_heard", reason=repr(error))
                 await asyncio.sleep(DEAF_SECONDS)
                 continue
             self.is_hearing = True
@@ -269,13 +270,14 @@ class Gateway:
         for _ in range(RELEASE_TRIES_MAX):
             try:
                 await self._wire.append(sent, awaited=awaited)
+                reach("gateway.after_unawaited")
                 return
-            except LogError as error:
+            except Exception as error:  # Nobody else is told of it.
                 log.warning(
                     "command_not_sent",
                     type=sent.command.TYPE,
                     command_id=sent.command_id,
-                    reason=str(error),
+                    reason=repr(error),
                 )
                 await asyncio.sleep(DEAF_SECONDS)
 

@@ -20,6 +20,7 @@ from ledger.domain import commands, events
 from ledger.domain.entries import Entry, TakeOver, cause_of
 from ledger.domain.ids import Micros
 from ledger.domain.rejections import PASSING, STATUS, WHEN
+from ledger.log.crash_points import POINTS
 from ledger.log.entry_codec import TAKEN_OVER, EntryEncoder
 from ledger.log.inbox import Assigned, BeatAnswered, OwnerChanged
 from ledger.log.replies import Reply
@@ -92,6 +93,33 @@ def rejections_document() -> str:
         " count. Over HTTP it is an `application/problem+json` with this code and status."
         " *Passing* ones may turn out otherwise a moment later, and bind no idempotency key.",
         _table(("code", "status", "when"), rows),
+    )
+
+
+def crash_points_document() -> str:
+    """`docs/crash-points.md`."""
+    rows = [
+        (
+            f"`{point.name}`",
+            point.fault,
+            ", ".join(point.reached_by),
+            ", ".join(point.outlived_by) or "none",
+            point.promise,
+        )
+        for point in POINTS
+    ]
+    return _document(
+        "# Crash points",
+        "Where a process may die, and what is promised of each place. `LEDGER_CRASH_AT=point:n`"
+        " kills the process with SIGKILL at its n-th pass there, `point:n:raise` raises an error"
+        " that nobody expects. Who does not outlive it ends with its reason in the log and an exit"
+        " code other than 0, and is started again by what supervises it: nobody foresaw the state,"
+        " so it starts from the log. The others fail what they were about (a request with 500, an"
+        " attempt, a round) and go on.",
+        "`tests/chaos/test_crash_points.py` lets real processes die at each of them both ways,"
+        " under a load of every kind. `tests/unit/log/test_crash_points.py` fails when a call to"
+        " the log, the database or the object store in one of these loops has no point beside it.",
+        _table(("point", "fault", "reached by", "an error is outlived by", "promise"), rows),
     )
 
 

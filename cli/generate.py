@@ -12,7 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from cli.documents import events_document, kafka_document, rejections_document
+from cli.documents import (
+    crash_points_document,
+    events_document,
+    kafka_document,
+    rejections_document,
+)
 from cli.requirement_tests import requirements_document
 
 USAGE = "usage: python -m cli.generate [--check]"
@@ -29,6 +34,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "docs/events.md": events_document,
     "docs/kafka.md": kafka_document,
     "docs/rejections.md": rejections_document,
+    "docs/crash-points.md": crash_points_document,
     "docs/openapi.json": openapi_document,
     "docs/requirements.md": requirements_document,
 }

@@ -216,8 +216,8 @@ class ProjectorFeed:
 
     # --- The loop --------------------------------------------------------------------------------
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; then what was offered is applied, within `DRAIN_SECONDS`. Raises only one
-        of `INCURABLE`."""
+        """Until `stop`; then what was offered is applied, within `DRAIN_SECONDS`. Raises one of
+        `INCURABLE`, or what nobody expected."""
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -328,10 +328,11 @@ class ProjectorFeed:
                     while len(followed.read) >= READ_ITEMS_MAX:
                         followed.room.clear()
                         await followed.room.wait()
-        except INCURABLE as error:
-            self._incurable = error
-        except LogError as error:
-            self._failed(followed, error)
+        except Exception as error:
+            if isinstance(error, LogError) and not isinstance(error, INCURABLE):
+                self._failed(followed, error)
+            else:
+                self._incurable = error
         finally:
             if followed.tail is asyncio.current_task():
                 followed.tail = None

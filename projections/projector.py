@@ -168,6 +168,7 @@ class Projector:
             self._checkpoints.move(
                 connection, batch.partition, batch.before, after, nonces_changed=took_over
             )
+            reach("projector.before_rows")
             rows, values = self._gathered(connection, batch, standing, jobs, anew=anew)
             written = write(
                 *(connection, batch.partition, rows, values),
@@ -251,6 +252,7 @@ class Projector:
         ).fetchone()
         if row is None:
             raise CheckpointLost(f"partition {partition} was begun and is not there")
+        reach("projector.after_checkpoint_read")
         standing = _Standing(cursor, row[0])
         self._standing[partition] = standing
         return standing

@@ -10,7 +10,7 @@ import structlog
 
 from ledger.domain.ids import CommandId
 from ledger.log.connection import Connection
-from ledger.log.errors import LogError, LogUnavailable
+from ledger.log.errors import LogUnavailable
 from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.partitions import REPLIES_PARTITIONS, partition_of
@@ -84,9 +84,11 @@ class Decisions:
         while True:
             try:
                 await self._read_from_end()
-            except LogError as error:
+            except Exception as error:  # Whatever it was: who is deaf hears no decision.
                 self._reads.clear()
-                log.warning("client.replies_unread", reason=str(error), retry_seconds=RETRY_SECONDS)
+                log.warning(
+                    "client.replies_unread", reason=repr(error), retry_seconds=RETRY_SECONDS
+                )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_from_end(self) -> None:

@@ -286,7 +286,9 @@ class Handlers:
             payload = UNSET
             if brief.payload_ref is not None:
                 payload = await self._carrier.payload_of(brief)
-            run.context.give(payload, await self._carrier.inputs_of(brief))
+            inputs = await self._carrier.inputs_of(brief)
+            reach("runtime.after_fetch")
+            run.context.give(payload, inputs)
         except StoreFailed as failed:
             raise of_store(failed) from failed
 

@@ -275,8 +275,7 @@ class RuntimeLink:
         )
         try:
             await outbox.send_one(self._topics.commands, partition, record)
-            if isinstance(said, Report):
-                reach("runtime.after_report")
+            reach("runtime.after_report" if isinstance(said, Report) else "runtime.after_beat")
         except BaseException:  # Also where this is cancelled because another queue failed.
             if session.session == beat.session:
                 session.unsaid(beat.beat)

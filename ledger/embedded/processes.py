@@ -110,6 +110,11 @@ class Child:
         return self._process.poll() is None
 
     @property
+    def status(self) -> int | None:
+        """Its exit code, or minus the number of the signal that ended it; None: it runs."""
+        return self._process.poll()
+
+    @property
     def failed(self) -> bool:
         """It has ended, and not well."""
         return self._process.poll() not in (None, 0)

@@ -13,6 +13,7 @@ from aiokafka.structs import TopicPartition
 
 from ledger.log.connection import Connection
 from ledger.log.consumers import log_consumer, stop
+from ledger.log.crash_points import reach
 from ledger.log.effective import START, Cursor, Effective, EffectiveEntries
 from ledger.log.errors import (
     CheckpointNotBorneOut,
@@ -174,7 +175,10 @@ class EntriesReader:
             found = await self._consumer.getmany(
                 self._place, timeout_ms=wait_ms, max_records=RECORDS_MAX
             )
-            return found.get(self._place, []), await self._consumer.position(self._place)
+            position = await self._consumer.position(self._place)
+            if found:
+                reach("reader.after_poll")
+            return found.get(self._place, []), position
         except OffsetOutOfRangeError:
             raise self._out_of_range(self._position) from None
         except CorruptRecordException:

@@ -11,6 +11,7 @@ from aiokafka.structs import TopicPartition
 
 from ledger.log.connection import Connection
 from ledger.log.consumers import log_consumer, stop
+from ledger.log.crash_points import reach
 from ledger.log.errors import LogError, LogUnavailable, OffsetOutOfRange, ReaderStuck
 from ledger.log.offsets import Isolation, Offsets
 from ledger.log.records import Record
@@ -158,6 +159,8 @@ class Intake:
             consumer = self._consumer
             try:
                 found = await consumer.getmany(timeout_ms=wait_ms)
+                if found:
+                    reach("intake.after_poll")
             except OffsetOutOfRangeError as error:
                 for place, offset in error.args[0].items():
                     self._fail(place.partition, offset, "the intake holds no such record")

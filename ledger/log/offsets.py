@@ -12,6 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from ledger.log.connection import Connection
 from ledger.log.consumers import log_consumer, stop
+from ledger.log.crash_points import reach
 from ledger.log.errors import LogUnavailable
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -79,6 +80,8 @@ class Offsets:
             async with asyncio.timeout(self._connection.bounds.offsets_seconds):
                 # Without it the first question about a topic waits for a retry: 100 ms.
                 await self._client._client._wait_on_metadata(topic)
-                return await question(wanted)
+                answer = await question(wanted)
+                reach("offsets.after_answer")
+                return answer
         except (KafkaError, TimeoutError) as error:
             raise LogUnavailable(f"no offsets of {topic}: {error!r}") from error

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ledger.log.connection import BATCH_BYTES_MAX, Connection
+from ledger.log.crash_points import reach
 from ledger.log.errors import LogUnavailable, RecordTooLarge
 from ledger.log.producer import Producer
 from ledger.log.records import Outgoing
@@ -124,8 +125,10 @@ class Outbox:
         try:
             for part in parts:
                 batch = producer.batch(part, timestamp=0)
+                reach("outbox.before_append")
                 sent = await producer.send(topic, partition, batch)
                 appended = await producer.acknowledged(sent)
+                reach("outbox.after_append")
                 if appended.offset is None:
                     raise LogUnavailable("acknowledged without an offset: nobody knows where")
                 first = appended.offset if first is None else first

@@ -180,6 +180,7 @@ class Term:
                     await self._producer.send(self._topics.events, self.partition, batch)
                     for batch in batches
                 ]
+            reach("append.before_acknowledgement")
             async with self._proving:
                 self._require_alive()
                 proven: list[Proven] = []

@@ -67,6 +67,7 @@ class Orphans:
         try:
             digest = sha256(whose).hexdigest()
             await self._store.put(MARKER, whose, sha256=digest, size=len(whose))
+            reach("cleaner.after_mark")
         except ObjectConflict as error:
             raise NotOurs(
                 f"another ledger sweeps in this object store (see the object {MARKER}):"
@@ -76,6 +77,7 @@ class Orphans:
     async def _page(self) -> bool:
         """Whether there is another one."""
         page = await self._store.listing("", self._after)
+        reach("cleaner.after_page")
         old = [found.key for found in page.objects if found.modified_at < self._before]
         await self._sweep([key for key in old if not key.startswith(OURS)])
         self._after = page.after
@@ -87,12 +89,14 @@ class Orphans:
             return
         reach("cleaner.before_orphans_deleted")
         await self._store.delete_many(orphans)
+        reach("cleaner.after_orphans_deleted")
         self._found += len(orphans)
         self.deleted += len(orphans)
         log.info("cleaner.orphans_deleted", objects=len(orphans), first=orphans[0])
 
     async def _end(self, now: Micros) -> None:
         unfinished = await self._store.sweep_unfinished(self._before)
+        reach("cleaner.after_swept")
         log.info("cleaner.store_swept", orphans=self._found, unfinished=unfinished)
         self._ends = self._after = None
         self._found = 0
@@ -104,4 +108,5 @@ async def unreferred(seams: Seams, keys: list[str]) -> list[str]:
     if not keys:
         return []
     referred = await seams.reads.referred(keys)
+    reach("cleaner.after_read")
     return [key for key in keys if key not in referred]

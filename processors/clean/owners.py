@@ -79,6 +79,7 @@ class Owners:
             self.running = 0
             return
         removals = await self._seams.reads.removals()
+        reach("cleaner.after_read")
         self.running = len(removals)
         known = {removal.operation_id for removal in removals}
         for operation_id in self._progress.keys() - known:
@@ -115,6 +116,7 @@ class Owners:
             jobs = await self._seams.reads.owned(
                 labels_of(removal.asked), removal.started_at, after=after, limit=JOBS_MAX
             )
+            reach("cleaner.after_read")
             left.open += sum(job.end is None for job in jobs)
             left.ended += sum(job.end is not None for job in jobs)
             await self._ask(removal, progress, [job for job in jobs if is_to_be_withdrawn(job)])
@@ -150,6 +152,7 @@ class Owners:
         after: str | None = None
         while True:
             page = await store.listing(prefix, after)
+            reach("cleaner.after_page")
             covered = {o.key: o for o in page.objects if o.modified_at <= removal.started_at}
             orphans = await unreferred(self._seams, list(covered))
             gone = [key for key in orphans if covered[key].modified_at < old]

@@ -48,6 +48,7 @@ class Results:
         unavailable: StoreUnavailable | None = None
         for _ in range(PAGES_MAX if partitions else 0):
             page = await self._seams.reads.removable(now, partitions, after=after, limit=JOBS_MAX)
+            reach("cleaner.after_read")
             if page:
                 self._measure(page, now)
             asked = [one.job for one in page if self._is_time(one.job, now)]

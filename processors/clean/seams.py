@@ -61,6 +61,7 @@ class Seams:
             if not end:
                 continue
             consumed = await self.reads.consumed(partition)
+            reach("cleaner.after_read")
             is_request = topic == self.topics.requests
             if consumed is None or (consumed.requests if is_request else consumed.commands) < end:
                 return False

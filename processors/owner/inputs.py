@@ -20,6 +20,7 @@ from ledger.log.command_codec import (
     partition_for,
     topic_of,
 )
+from ledger.log.crash_points import reach
 from ledger.log.records import Header, Outgoing, Record
 from processors.owner.gaps import Gaps
 from processors.owner.seams import Seams
@@ -89,8 +90,10 @@ async def read_inputs(seams: Seams, partition: int, records: Sequence[Record], g
             read.append((record.offset, Misplaced(found, detail)))
     if dead:
         await seams.outbox.send(seams.topics.dead(records[0].topic), partition, dead)
+        reach("owner.after_dead_letters")
     for target, outgoing in forwards.items():
         await seams.outbox.send(seams.topics.requests, target, outgoing)
+        reach("owner.after_forwards")
     return await _with_facts(seams, partition, read, gaps)
 
 

@@ -241,10 +241,12 @@ class TermOfOffice:
         """(when it was asked, end of the commands then): timers due before it may fire once the
         commands are read up to there."""
         self._sending: asyncio.Task[None] | None = None
+        """Also one of `_tasks`."""
         self._settling: asyncio.Task[None] | None = None
         """The turn before: its append, its proof. The next one is decided meanwhile."""
         self._opening: set[QueueName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        """Beside the turns; see `_look_after`."""
         self._owed = Effects()
         """What other partitions are still to be told."""
 
@@ -261,10 +263,10 @@ class TermOfOffice:
                     await self._wait()
             await self._drain()
         finally:
-            under_way = [task for task in (self._sending, self._settling) if task is not None]
-            for task in (*self._tasks, *under_way):
+            under_way = self._tasks | ({self._settling} if self._settling is not None else set())
+            for task in under_way:
                 task.cancel()
-            await asyncio.gather(*self._tasks, *under_way, return_exceptions=True)
+            await asyncio.gather(*under_way, return_exceptions=True)
             if self._snapshotting is not None:
                 await self._snapshotting.close()
 
@@ -284,6 +286,7 @@ class TermOfOffice:
     async def _turn(self) -> int:
         """Read, decide, append, prove, release. How many records and timers it dealt with."""
         seams, number = self._seams, self._owner.number
+        self._look_after()
         await self._ask_for_due()
         commands = await self.gaps.take("commands", COMMANDS_MAX)
         requests = await self.gaps.take("requests", REQUESTS_MAX)
@@ -335,12 +338,18 @@ class TermOfOffice:
         await self._settle()
         if self._sending is not None:
             await asyncio.wait([self._sending])
+        self._look_after()
+
+    def _look_after(self) -> None:
+        """What nobody expected of a task beside the turns ends the term, as it does of a turn."""
+        for task in [task for task in self._tasks if task.done()]:
+            self._tasks.discard(task)
+            task.result()
 
     async def _finish(self, decided: Decided) -> None:
         positions = await self._prove(decided.turn, decided.touched)
         reach("owner.before_effects")
         await self._send(decided, positions)
-        reach("owner.after_effects")
 
     def _new_turn(self) -> Turn:
         return Turn(
@@ -361,7 +370,9 @@ class TermOfOffice:
             if self._seams.commands.position(self._owner.number) >= end and silence_counts:
                 self._asked = None
                 fired = turn.timers(asked_at, TIMERS_MAX)
-        fired += turn.schedules(turn.at, TIMERS_MAX)
+        if schedules := turn.schedules(turn.at, TIMERS_MAX):
+            reach("schedule.before_entry")
+            fired += schedules
         if turn.at >= self._silence_at and silence_counts:
             turn.silences()
             self._silence_at = Micros(turn.at + SILENCE_US)
@@ -399,6 +410,8 @@ class TermOfOffice:
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
         reach("owner.after_append")
+        if turn.schedules_fired:
+            reach("schedule.after_entry")
         self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
         self._seams.feed.offer(self._owner.number, before, proven, touched)
         if self._snapshotting is not None:
@@ -435,10 +448,12 @@ class TermOfOffice:
         if self._sending is not None:
             await asyncio.wait([self._sending])
         self._sending = asyncio.create_task(self._send_all(batches, effects))
+        self._tasks.add(self._sending)
 
     async def _send_all(self, batches: Batches, effects: Effects) -> None:
         try:
             await self._release.send(batches)
+            reach("owner.after_effects")
         except LogError as error:
             log.warning("owner.effects_delayed", partition=self._owner.number, reason=str(error))
             self._owed.parts.update(effects.parts)
@@ -462,15 +477,14 @@ class TermOfOffice:
     def _begin_inbox(self, queue: QueueName) -> None:
         if queue not in self._opening:
             self._opening.add(queue)
-            task = asyncio.create_task(self._open_inbox(queue))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(asyncio.create_task(self._open_inbox(queue)))
 
     async def _open_inbox(self, queue: QueueName) -> None:
         try:
             await self._seams.topics.ensure_assigned(
                 self._seams.connection, queue, mode=self._seams.mode
             )
+            reach("owner.after_inbox_made")
             self._release.inboxes.add(queue)
             # What was answered before the topic was there is lost: let its runtimes beat again.
             await self._send_all(self._release.beat_again([queue]), Effects())

@@ -76,7 +76,7 @@ class OwnerService:
             stack.push_async_callback(self._stop_owners)
             trimming = asyncio.create_task(self._trim(seams))
             stack.callback(trimming.cancel)
-            await self._follow(seams, sharing, stop)
+            await self._follow(seams, sharing, trimming, stop)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -156,21 +156,23 @@ class OwnerService:
             except LogError as error:
                 log.warning("owner.intakes_not_trimmed", reason=str(error))
 
-    async def _follow(self, seams: Seams, sharing: Sharing, stop: asyncio.Event) -> None:
+    async def _follow(
+        self, seams: Seams, sharing: Sharing, trimming: asyncio.Task[None], stop: asyncio.Event
+    ) -> None:
         stopped = asyncio.create_task(stop.wait())
         rejoin = asyncio.create_task(self._rejoin.wait())
         change = asyncio.create_task(sharing.changes.get())
         try:
             while not stopped.done():
                 await asyncio.wait(
-                    [stopped, rejoin, change, *self._tasks.values()],
+                    [stopped, rejoin, change, trimming, *self._tasks.values()],
                     timeout=WATCH_SECONDS,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for client in (sharing, seams.commands, seams.requests):
                     if client.failure is not None:
                         raise client.failure
-                for task in self._tasks.values():
+                for task in (trimming, *self._tasks.values()):
                     if task.done():
                         task.result()
                 if change.done():

@@ -130,6 +130,7 @@ class Turn:
         self.effects = Effects()
         self.unrecorded = 0
         """Commands read in this turn that left no entry."""
+        self.schedules_fired = 0
         self.input_lost = False
         """An intake is to be read from another offset than the next."""
         self._fits = fits
@@ -261,6 +262,7 @@ class Turn:
                     self._append(events, TIMER, OWNER)
                 self.partition.arm_schedule(queue, name)
                 fired += 1
+        self.schedules_fired = fired
         return fired
 
     def _before_edit(self, edit: Edit, until: Micros) -> None:

@@ -10,6 +10,7 @@ from cli.servers import kafka_of
 from cli.settings import load_settings
 from ledger.client.job_context import Context, JobFailure
 from ledger.client.runtime import Runtime
+from ledger.objects import open_store
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
         beat_seconds=1.0,
         partitions=settings.partitions,
         prefix=settings.prefix,
+        objects=open_store(settings.objects) if settings.objects else None,
     )
 
     @runtime.job("work")
@@ -41,6 +43,15 @@ def main() -> None:
     @runtime.job("hopeless")
     async def hopeless(ctx: Context) -> object:
         raise JobFailure("INVALID_SNAPSHOT", "it never works", retryable=False)
+
+    @runtime.job("large")
+    async def large(ctx: Context) -> object:
+        """In and out by the object store."""
+        return {"text": ctx.payload["text"][::-1]}
+
+    @runtime.job("pipeline")
+    async def pipeline(ctx: Context) -> object:
+        return {"pages": ["sea", "moon"], "step": ctx.step}
 
     runtime.run()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from ledger.domain.entries import Entry
 from ledger.domain.events import CommandsConsumed, JobSucceeded
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, StepName
 from ledger.domain.raw_fields import decoder_of
-from ledger.log import crash_points
 from ledger.log.admin import TopicFound
 from ledger.log.connection import (
     BATCH_BYTES_MAX,
@@ -209,38 +207,3 @@ def test_partitions_and_copies_are_looked_at() -> None:
     problems = problems_of(spec, TopicFound(8, 2, dict(spec.settings)))
     assert [problem.setting for problem in problems] == ["partitions", "replicas"]
     assert [problem.value for problem in problems_of(spec, None)] == ["missing"]
-
-
-# --- Crash points -------------------------------------------------------------------------------
-CROSS = """
-from ledger.log.crash_points import reach
-for number in range(3):
-    reach("other")
-    reach("here")
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("setting", "passes", "code"),
-    [("", "0 1 2", 0), ("here:2", "0", -9), ("here:3:raise", "0 1", 1), ("never:1", "0 1 2", 0)],
-)
-def test_a_crash_point_ends_the_process_at_its_nth_pass(
-    setting: str, passes: str, code: int
-) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", CROSS],
-        env={"LEDGER_CRASH_AT": setting, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert ended.stdout.split() == passes.split()
-    assert ended.returncode == code
-
-
-@pytest.mark.parametrize("setting", ["here", "here:0", "here:x", ":1", "here:1:later"])
-def test_a_misspelt_crash_point_is_an_error(setting: str) -> None:
-    with pytest.raises(ValueError, match="write name:n"):
-        crash_points._parse(setting)
