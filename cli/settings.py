@@ -69,6 +69,9 @@ class Settings(BaseSettings):
     objects: str = ""
     """A folder or s3://bucket for payloads and outputs above 64 KiB, see docs/objects.md; empty:
     such are refused. `ledger dev` has a folder of its own in LEDGER_DATA."""
+    snapshot_events: Count = 100_000
+    """So many events of a partition, and half as many as it has jobs and command ids in memory, are
+    followed by a snapshot in the object store: take-overs are short. While it idles, a tenth."""
     sealing_keys: SecretStr | None = None
     """Keys that secrets of requests and models are sealed under, the newest first: a file with
     lines `id:base64` of 32 bytes each, or such lines. Unset: requests with secrets are refused."""

@@ -60,6 +60,8 @@ def run(settings: Settings, only: Only | None) -> int:
                 ledger_id=settings.ledger_id,
                 mode=settings.mode,
                 bounds=settings.bounds,
+                objects=objects_of(settings),
+                snapshot_events=settings.snapshot_events,
             ),
             dsn="" if only == "owner" else postgres_of(settings),
             schema=settings.postgres_schema,

@@ -229,9 +229,7 @@ class Parts:
             self.projector = ProjectorFeed(projector, source, now=_now)
             feeds = [self.projector, self.rates]
         if only != "projector":
-            self.owner = OwnerService(
-                owner, Tee(*feeds) if feeds else None, objects=settings.objects
-            )
+            self.owner = OwnerService(owner, Tee(*feeds) if feeds else None)
         else:
             for partition in range(owner.partitions):
                 Tee(*feeds).follow(partition)

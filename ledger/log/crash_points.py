@@ -122,6 +122,22 @@ POINTS: tuple[CrashPoint, ...] = (
         *("owner.after_inbox_made", "", _OWNER, ()),
         "The inbox is there, its runtimes were not told to beat: the next owner tells them.",
     ),
+    CrashPoint(
+        *("snapshot.after_listed", "", _OWNER, ()),
+        "Nothing was written, or one that stands: the next owner lists them again.",
+    ),
+    CrashPoint(
+        *("snapshot.before_put", "", _OWNER, _OWNER),
+        "There is no snapshot: the one before it counts.",
+    ),
+    CrashPoint(
+        *("snapshot.after_put", "", _OWNER, _OWNER),
+        "The snapshot counts; an old one more lies there until the next is written.",
+    ),
+    CrashPoint(
+        *("snapshot.after_deleted", "", _OWNER, _OWNER),
+        "The snapshot counts, the old ones are gone.",
+    ),
     # --- The projector --------------------------------------------------------------------------
     CrashPoint(
         *("projector.after_checkpoint_read", "", _PROJECTOR, ()),

@@ -45,18 +45,17 @@ class OwnerSettings:
     ledger_id: str = "ledger"
     mode: Mode = "development"
     bounds: Bounds = field(default_factory=Bounds)
+    objects: str = ""
+    """The address of a store for snapshots; empty: none are made."""
+    snapshot_events: int = 100_000
 
 
 class OwnerService:
     """`run` until `stop` is set. A failure that no new term can mend ends it with an exception."""
 
-    def __init__(
-        self, settings: OwnerSettings, feed: Feed | None = None, *, objects: str = ""
-    ) -> None:
-        """`objects`: the address of a store for snapshots; empty: none are made."""
+    def __init__(self, settings: OwnerSettings, feed: Feed | None = None) -> None:
         self._settings = settings
         self._feed = feed or NoFeed()
-        self._objects = objects
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._letting_go: dict[int, asyncio.Task[None]] = {}
@@ -128,12 +127,17 @@ class OwnerService:
         )
 
     def _snapshots(self, stack: AsyncExitStack) -> Snapshots | None:
-        if not self._objects:
-            return None
-        store = open_store(self._objects)
-        stack.push_async_callback(store.close)
         settings = self._settings
-        return Snapshots(store, ledger_id=settings.ledger_id, topic=settings.topics.events)
+        if not settings.objects:
+            return None
+        store = open_store(settings.objects)
+        stack.push_async_callback(store.close)
+        return Snapshots(
+            store,
+            ledger_id=settings.ledger_id,
+            topic=settings.topics.events,
+            events_min=settings.snapshot_events,
+        )
 
     async def _trim(self, seams: Seams) -> None:
         while True:

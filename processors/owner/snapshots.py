@@ -32,11 +32,8 @@ from ledger.log.crash_points import reach
 from ledger.log.effective import Cursor
 from ledger.objects import ObjectError, ObjectStore
 
-EVENTS_MIN = 100_000
-"""Since the last snapshot, and half as many as the state has rows: what writing costs is then a
-tenth of what deciding them did."""
-IDLE_EVENTS_MIN = 10_000
-"""The same while there is nothing else to do."""
+IDLE_SHARE = 10
+"""While nothing else is to do, a tenth of the events is enough for a snapshot."""
 KEPT = 2
 PAUSE_SECONDS = 0.004
 """Between two parts, of a millisecond each, that are written beside the turns."""
@@ -65,7 +62,12 @@ class Unusable(Exception):
 class Snapshots:
     """Of one ledger's partitions, in an object store."""
 
-    def __init__(self, store: ObjectStore, *, ledger_id: str, topic: str) -> None:
+    def __init__(
+        self, store: ObjectStore, *, ledger_id: str, topic: str, events_min: int = 100_000
+    ) -> None:
+        """`events_min`: how many are due for one, and half as many as the state has rows. What
+        writing it costs is then a tenth of what deciding them did."""
+        self.events_min = events_min
         self._store = store
         self._prefix = f"_ledger/snapshots/{ledger_id}/"
         self._topic = topic
@@ -93,11 +95,12 @@ class Snapshots:
         with TemporaryFile() as file:
             digest, size = await _written(file, about, taken)
             key = f"{self._prefix}{number}/{cursor.offset:020}-{digest}.zst"
-            reach("owner.before_snapshot")
+            reach("snapshot.before_put")
             await self._store.put(key, _pieces(file), sha256=digest, size=size)
-        reach("owner.after_snapshot")
+            reach("snapshot.after_put")
         refs = await self._stored(number)
         await self._store.delete_many([ref.key for ref in refs[:-KEPT]])
+        reach("snapshot.after_deleted")
 
     async def _stored(self, number: int) -> list[Ref]:
         """Oldest first."""
@@ -105,6 +108,7 @@ class Snapshots:
         after: str | None = None
         while True:
             page = await self._store.listing(f"{self._prefix}{number}/", after)
+            reach("snapshot.after_listed")
             for one in page.objects:
                 name = one.key.rpartition("/")[2].removesuffix(".zst")
                 found.append(Ref(one.key, one.size, name.partition("-")[2]))
@@ -157,10 +161,11 @@ class Snapshotting:
         self._events += events
 
     def is_due(self, partition: Partition, *, idle: bool) -> bool:
-        if self._events < IDLE_EVENTS_MIN or self._saving is not None:
+        events_min = self._snapshots.events_min
+        if self._events < events_min // IDLE_SHARE or self._saving is not None:
             return False
         rows = len(partition.jobs) + len(partition.closed) + len(partition.outcomes)
-        return (idle or self._events >= max(EVENTS_MIN, rows // 2)) and _now() >= self._not_before
+        return (idle or self._events >= max(events_min, rows // 2)) and _now() >= self._not_before
 
     def begin(self, partition: Partition, cursor: Cursor) -> None:
         """All that the partition holds is proven, up to `cursor`."""

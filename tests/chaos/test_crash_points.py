@@ -30,7 +30,7 @@ from ledger.log.crash_points import POINTS, CrashPoint, Process
 from ledger.log.entries_reader import EntriesReader
 from ledger.log.partitions import partition_of
 from ledger.objects import FolderStore
-from processors.clean.orphans import MARKER
+from processors.clean.orphans import OURS
 from projections.log_source import log_source
 from projections.rebuild import verify
 from tests.support import services as backends
@@ -312,7 +312,9 @@ class Trial:
                     referred = referred_keys(history.entries)
                     listed = await store.listing("")
                     assert listed.after is None
-                    there = {found.key for found in listed.objects} - {MARKER}
+                    there = {
+                        found.key for found in listed.objects if not found.key.startswith(OURS)
+                    }
                     dangling, orphans = referred - there, there - referred
                     if not dangling and not orphans:
                         return
@@ -391,6 +393,7 @@ def trial_of(services: Services, directory: Path, deaths: list[Death]) -> Trial:
         "LEDGER_PREFIX": cluster.prefix,
         "LEDGER_PARTITIONS": str(PARTITIONS),
         "LEDGER_OBJECTS": str(store),
+        "LEDGER_SNAPSHOT_EVENTS": "200",
         "LEDGER_CLEAN_SECONDS": "0.2",
         "LEDGER_ORPHAN_HOURS": str(ORPHAN_SECONDS / 3600),
     }

@@ -16,19 +16,13 @@ from ledger.domain.partition import Bounds
 from ledger.domain.snapshot import Taken
 from ledger.log.errors import CheckpointNotBorneOut
 from ledger.objects import FolderStore
-from processors.owner import snapshots as module
 from processors.owner.service import OwnerService, OwnerSettings
-from processors.owner.snapshots import Snapshots
+from processors.owner.snapshots import IDLE_SHARE, Snapshots
 from tests.services.test_owner import fence_of, job_id_of
-from tests.support.ledger import PATIENCE_SECONDS, Client, Ledger, ledger_on
+from tests.support.ledger import PATIENCE_SECONDS, SNAPSHOT_EVENTS, Client, Ledger, ledger_on
 
 RUNTIME = RuntimeId("r1")
-JOBS = 40
-
-
-@pytest.fixture(autouse=True)
-def every_idle_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_EVENTS_MIN", JOBS)
+JOBS = SNAPSHOT_EVENTS // IDLE_SHARE
 
 
 @pytest.fixture
@@ -111,8 +105,11 @@ async def test_a_snapshot_that_the_log_does_not_bear_out_stops_the_owner(
     elsewhere = replace(cursor, hash=bytes(32), offset=cursor.offset + 1)
     await snapshots.save(0, Taken(restored), elsewhere)
     settings = OwnerSettings(
-        connection=ledger.connection, topics=ledger.topics, partitions=ledger.partitions
+        connection=ledger.connection,
+        topics=ledger.topics,
+        partitions=ledger.partitions,
+        objects=str(tmp_path),
     )
     with pytest.raises(CheckpointNotBorneOut):
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await OwnerService(settings, objects=str(tmp_path)).run(asyncio.Event())
+            await OwnerService(settings).run(asyncio.Event())

@@ -24,6 +24,7 @@ from processors.owner.seams import wall_clock
 from processors.owner.service import OwnerService, OwnerSettings
 
 PATIENCE_SECONDS = 30.0
+SNAPSHOT_EVENTS = 400
 REPLIES = 0
 """The replies partition that the client reads."""
 
@@ -107,9 +108,13 @@ class Ledger:
     ) -> AsyncIterator[OwnerService]:
         """An owner service until the end of the block; its failure fails the test."""
         settings = OwnerSettings(
-            connection=self.connection, topics=topics or self.topics, partitions=self.partitions
+            connection=self.connection,
+            topics=topics or self.topics,
+            partitions=self.partitions,
+            objects=objects,
+            snapshot_events=SNAPSHOT_EVENTS,
         )
-        service = OwnerService(settings, objects=objects)
+        service = OwnerService(settings)
         stop = asyncio.Event()
         running = asyncio.create_task(service.run(stop))
         try:
