@@ -22,9 +22,11 @@ LEASE_SECONDS = 2.0
 KAFKA_BATCH = 12
 KAFKA_SECONDS = 0.3
 HTTP_SECONDS = 0.15
-OPERATE_SECONDS = 0.5
+OPERATORS, OPERATE_SECONDS = 2, 0.5
 AGAIN_SECONDS = 0.5
 ANSWER_SECONDS = 20.0
+REGRETTED = 0.1
+"""Of the requests over HTTP: cancelled as soon as they are accepted."""
 REMEMBERED = (20, 500)
 """Of so many of the latest jobs operations choose one: of few, that are open, or of many."""
 LARGE_BYTES = 80_000
@@ -86,7 +88,8 @@ class Load:
             group.create_task(self._again(enough, KAFKA_SECONDS, self._batch_over_kafka))
             group.create_task(self._again(enough, 2 * KAFKA_SECONDS, self._one_over_kafka))
             group.create_task(self._again(enough, HTTP_SECONDS, self._one_over_http))
-            group.create_task(self._again(enough, OPERATE_SECONDS, self._operate))
+            for _ in range(OPERATORS):
+                group.create_task(self._again(enough, OPERATE_SECONDS, self._operate))
 
     async def settle(self, seconds: float) -> None:
         """Says again what was not answered, and ends what would go on for ever; then one more
@@ -203,6 +206,8 @@ class Load:
         elif answer.is_success:
             self.journal.accepted(ask, answer.json()["id"])
             await self._read_back(ask, answer.headers.get("Ledger-Position", ""))
+            if self._chance.random() < REGRETTED:
+                await self._told("cancel", ask.job_id, {"reason": "regretted"})
         else:
             self.journal.refused(ask, answer.json().get("code", str(answer.status_code)))
 
@@ -216,7 +221,7 @@ class Load:
             self.journal.violations.append(f"G8: {ask.job_id} is not found at {position}")
 
     async def _operate(self) -> None:
-        chosen = self._chance.choice(["cancel", "cancel", "rerun", "collect", "run", "pause"])
+        chosen = self._chance.choice(["cancel", "rerun", "rerun", "collect", "run", "pause"])
         jobs = self.journal.jobs()[-self._chance.choice(REMEMBERED) :]
         if not jobs:
             return

@@ -184,7 +184,7 @@ def _judge_ends(verdict: Verdict, history: History, effects: Path) -> None:
                 continue
             if event.job_id in flooded:
                 continue
-            if (event.job_id, event.fence) not in done:
+            if (str(event.job_id), int(event.fence)) not in done:
                 unfounded.append(f"{event.job_id} under fence {event.fence}")
             if event.output is not UNSET and _fence_in(event.output) not in (None, event.fence):
                 stale.append(f"{event.job_id}: {bytes(event.output)!r} under {event.fence}")
