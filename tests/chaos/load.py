@@ -24,6 +24,8 @@ KAFKA_SECONDS = 0.3
 HTTP_SECONDS = 0.15
 OPERATORS, OPERATE_SECONDS = 2, 0.5
 AGAIN_SECONDS = 0.5
+AT_ONCE = 20
+"""Requests that were not answered, said again together."""
 ANSWER_SECONDS = 20.0
 REGRETTED = 0.1
 """Of the requests over HTTP: cancelled as soon as they are accepted."""
@@ -99,8 +101,7 @@ class Load:
             for queue in QUEUES:
                 await self._until_answered(partial(self._resume, queue))
             while unknown := self.journal.open():
-                for ask in unknown:
-                    await self._submit_over_http(ask)
+                await asyncio.gather(*map(self._submit_over_http, unknown[:AT_ONCE]))
             await self._cancel_where_nobody_works()
             for queue in QUEUES:
                 last = self.journal.ask({**self._request("work"), "queue": queue})

@@ -16,8 +16,8 @@ from tests.chaos.verdict import Verdict, judge, until_quiet
 
 CALM_SECONDS = (1.0, 6.0)
 """Between two faults of a lane."""
-SETTLE_SECONDS = 180.0
-QUIET_SECONDS = 180.0
+SETTLE_SECONDS = 300.0
+QUIET_SECONDS = 300.0
 """After the last fault: every lease that can lapse has, every retry and delay is due."""
 
 

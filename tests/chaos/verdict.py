@@ -141,7 +141,8 @@ def _told(history: History) -> set[str]:
 
 
 def _judge_operations(verdict: Verdict, journal: Journal, history: History) -> None:
-    asked_to_stop, reruns = set(), {}
+    asked_to_stop: set[str] = set()
+    reruns: dict[str, str] = {}
     for proven in history.entries:
         for event in proven.entry.events:
             match event:
