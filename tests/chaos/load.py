@@ -38,6 +38,7 @@ FLOODED = "flooded"
 """A type, and its queue: no runtime serves it."""
 FLOODED_LEASE_SECONDS = 30.0
 SCHEDULE = "every-minute"
+EVERY_MINUTE = {"cron": "* * * * *", "type": "work", "payload": {"seconds": 0.0}}
 LIMITED: dict[str, Any] = {
     "limits": [{"key": ["/labels/tenant"], "max": 2}],
     "overridable": ["labels", "lease_seconds", "retry", "delay_seconds", "priority"],
@@ -77,13 +78,15 @@ class Load:
         await self.producer.__aexit__(None, None, None)
 
     async def prepare(self) -> None:
-        for queue in QUEUES:
-            await self.producer.put_template(queue, "limited", LIMITED)
-            await self.producer.put_template(queue, "chain", CHAIN)
-        schedule = {"cron": "* * * * *", "type": "work", "payload": {"seconds": 0.0}}
-        place = f"/v1/queues/{QUEUES[0]}/schedules/{SCHEDULE}"
-        answer = await self._until_answered(partial(self._say, "PUT", place, schedule))
-        assert answer.status_code in (200, 201), answer.text
+        put = {
+            f"/v1/queues/{queue}/templates/{name}": template
+            for queue in QUEUES
+            for name, template in (("limited", LIMITED), ("chain", CHAIN))
+        }
+        put[f"/v1/queues/{QUEUES[0]}/schedules/{SCHEDULE}"] = EVERY_MINUTE
+        for place, body in put.items():
+            answer = await self._until_answered(partial(self._say, "PUT", place, body))
+            assert answer.status_code in (200, 201), answer.text
 
     async def run(self, enough: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
