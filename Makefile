@@ -12,7 +12,7 @@ PIP     := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST  := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example dev test check services chaos planted bench generate verify lock clean
+.PHONY: help setup demo example dev test check services faults chaos planted bench generate verify lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,11 +46,14 @@ check: setup  ## Run what CI runs before the tests: format, lint, types, layers,
 services: setup  ## Run the tests that need real servers
 	$(PYTEST) tests/services
 
-chaos: setup  ## Run the tests that kill, pause and cut off real processes
+faults: setup  ## Run the tests that kill, pause and cut off real processes
 	$(PYTEST) tests/chaos
 
 planted: setup  ## Plant bugs in copies of the tree, and see that tests catch each (ONLY=..., LIST=1)
 	$(BIN)/python -m tests.planted $(if $(ONLY),--only $(ONLY)) $(if $(LIST),--list)
+
+chaos: setup  ## Raise a storm of faults on three brokers (SECONDS=240 SEED=... RECORD=1; docs/storms.md)
+	RECORD=$(RECORD) $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),240) $(if $(SEED),--seed $(SEED))
 
 bench: setup  ## Measure
 	$(BIN)/python -m benchmarks

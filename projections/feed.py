@@ -36,6 +36,9 @@ BATCH_EVENTS_MAX = 20_000
 """In one transaction."""
 READ_ITEMS_MAX = 20_000
 """Read from the log ahead of what is applied, a partition."""
+LOOK_SECONDS = 10.0
+"""So often the checkpoint of a partition of which nothing is to be done is looked at: an older copy
+of the database may have been put back."""
 PAUSE_SECONDS = (0.2, 5.0)
 """After a failure, growing from the first to the last."""
 DRAIN_SECONDS = 5.0
@@ -66,6 +69,9 @@ class PartitionHealth(Struct, frozen=True, gc=False):
     """Age of the oldest event that is known here and not applied; 0: none."""
     error: str | None
     """Why the last attempt failed; None once one has succeeded."""
+    superseded: int = 0
+    """How often the checkpoint was not where it had been left: another projector had moved it, or
+    an older copy of the database was put back."""
 
 
 class _Followed:
@@ -87,6 +93,8 @@ class _Followed:
         self.error: str | None = None
         self.failures = 0
         self.pause_until = 0.0
+        self.look_at = 0.0
+        self.superseded = 0
 
     def offer(self, batch: Batch, events_max: int) -> bool:
         """Whether it is kept. What it does not continue is dropped, and so is all when there is no
@@ -211,6 +219,7 @@ class ProjectorFeed:
                 fed=followed.fed,
                 lag_seconds=0.0 if oldest is None else max(0, now - oldest) / SECOND,
                 error=followed.error,
+                superseded=followed.superseded,
             )
         return found
 
@@ -243,7 +252,7 @@ class ProjectorFeed:
         try:
             await asyncio.wait(
                 [work, stopping],
-                timeout=max(min(waits), 0) if waits else None,
+                timeout=max(min([*waits, LOOK_SECONDS]), 0),
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
@@ -262,6 +271,7 @@ class ProjectorFeed:
                 entries += await self._advance(followed)
             except Superseded:
                 # Somebody else is at it, too. Where we both stand is in the database.
+                followed.superseded += 1
                 self._stop_tail(followed)
                 followed.offset = None
                 self._work.set()
@@ -292,11 +302,12 @@ class ProjectorFeed:
                 await self._resume(followed)
         batch = followed.next_batch()
         if batch is None:
+            await self._look(followed)
             return 0
         applied = await self._in_thread(lambda: self._projector.apply(batch))
         followed.move(applied.offset)
         followed.room.set()
-        followed.error, followed.failures, followed.pause_until = None, 0, 0.0
+        self._succeeded(followed)
         if applied.misfits:
             _log.warning(
                 "events_do_not_fit",
@@ -307,6 +318,15 @@ class ProjectorFeed:
         if followed.next_batch() is not None:
             self._work.set()
         return applied.entries
+
+    async def _look(self, followed: _Followed) -> None:
+        """Raises `Superseded` if the checkpoint is not where it was left."""
+        if followed.offset is None or _clock() < followed.look_at:
+            return
+        cursor = await self._in_thread(lambda: self._projector.cursor(followed.partition))
+        if cursor.offset != followed.offset:
+            raise Superseded(f"partition {followed.partition}", followed.offset, cursor.offset)
+        self._succeeded(followed)
 
     async def _resume(self, followed: _Followed) -> None:
         """From the stored checkpoint; reads the log unless what is offered continues it."""
@@ -344,12 +364,18 @@ class ProjectorFeed:
         if tail is not None:
             tail.cancel()
 
+    def _succeeded(self, followed: _Followed) -> None:
+        followed.error, followed.failures, followed.pause_until = None, 0, 0.0
+        followed.look_at = _clock() + LOOK_SECONDS
+
     def _failed(self, followed: _Followed, error: Exception) -> None:
         shortest, longest = PAUSE_SECONDS
         followed.error = f"{type(error).__name__}: {error}"
         followed.failures += 1
         pause = min(shortest * 2 ** (followed.failures - 1), longest)
         followed.pause_until = _clock() + pause
+        # It is over once nothing has failed for so long.
+        followed.look_at = _clock() + LOOK_SECONDS
         _log.warning(
             "projector_paused", partition=followed.partition, why=followed.error, seconds=pause
         )

@@ -81,6 +81,8 @@ from ledger.domain.timers import Timers
 _JOB_KINDS = frozenset(JOB_EVENTS)
 PASSED_MAX = 1_000
 """Steps that are passed over in one search for the leases just about to be given, at most."""
+ADMITTED_MAX = 10_000
+"""Delayed jobs whose time has come, at one look."""
 FORGET_EVERY = 8
 """Entries between two looks at what is past its time."""
 
@@ -117,7 +119,7 @@ class Partition:
         """How many jobs matched in parts that have ended here, for a question asked again."""
         self.bulks = self.operations.all
         self.timers: Timers[JobId] = Timers()
-        self.delayed: set[JobId] = set()
+        self.delayed: Timers[JobId] = Timers()
         """Pending jobs that no lane holds yet: their time had not come when they began to wait."""
         self.deferred: dict[JobId, dict[Fence, ProgressSaid]] = {}
         """Progress that came within a second of the last; not in the log."""
@@ -153,6 +155,7 @@ class Partition:
         """Up to `many` steps that may be leased now, best first, less those taken already. None of
         a queue that is paused."""
         self.now = max(at, self.now)
+        self._admit(at)
         known = self.queues.get(queue)
         found: list[tuple[Job, Step]] = []
         if known is None or many < 1 or known.paused is not None:
@@ -473,7 +476,7 @@ class Partition:
 
     def _close(self, job_id: JobId, before: Job, after: Job) -> None:
         del self.jobs[job_id]
-        self.delayed.discard(job_id)
+        self.delayed.disarm(job_id)
         self.deferred.pop(job_id, None)
         self.timers.disarm(job_id)
         self.open_bytes -= size_of(before)
@@ -518,7 +521,13 @@ class Partition:
     def _wait(self, job: Job, at: Micros) -> None:
         """A pending job takes its place in its lane, or waits for the time to do so."""
         if not self._take_places(job, job.steps, at):
-            self.delayed.discard(job.id)
+            self.delayed.disarm(job.id)
+
+    def _admit(self, at: Micros) -> None:
+        """Jobs whose time has come take their places. Unlike other timers this one need not wait
+        for words that are not read yet: none of them could take that time back."""
+        for job_id in self.delayed.pop(at, ADMITTED_MAX):
+            self._wait(self.jobs[job_id], at)
 
     def _take_places(self, job: Job, steps: Iterable[Step], at: Micros) -> bool:
         """Whether any of them waits for its time."""
@@ -530,7 +539,7 @@ class Partition:
             if type(phase) is not Pending:
                 continue
             if phase.ready_at > at:
-                self.delayed.add(job_id)
+                self.delayed.arm(job_id, phase.ready_at)
                 is_delayed = True
             elif job.cancel is None:
                 # One that stands there already stands there twice, until its turn has come.

@@ -12,6 +12,7 @@ import signal
 import threading
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -33,17 +34,19 @@ READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
 CLUSTER_STOP_SECONDS = 2.0
 FORMAT_SECONDS = 60.0
+HEAP_MEGABYTES = 512
+"""At most, of each node."""
 READY_LINE = "Kafka Server started"
 
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners=CLIENTS://127.0.0.1:{port},{inner_listeners}
+advertised.listeners=CLIENTS://127.0.0.1:{advertised_port},{inner_listeners}
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=BROKERS
+listener.security.protocol.map=CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 
 auto.create.topics.enable=false
@@ -89,6 +92,8 @@ logger.server.level=info
 class _Node:
     directory: Path
     port: int
+    advertised_port: int
+    brokers_port: int
     controller_port: int
     child: Child | None = field(default=None)
 
@@ -106,6 +111,8 @@ class Kafka:
 
     `port` is where node 1 listens; every other port is a free one. `fast_start` spares the JVM its
     optimising compiler: ready sooner, slower later; for tests, never for measurements.
+    `advertised_ports` are where clients find each node, if not where it listens: whoever listens
+    there passes on to `ports`. The nodes reach each other directly.
     """
 
     def __init__(
@@ -115,9 +122,13 @@ class Kafka:
         port: int | None = None,
         cluster_size: int = 1,
         fast_start: bool = False,
+        advertised_ports: Sequence[int] | None = None,
+        heap_megabytes: int = HEAP_MEGABYTES,
     ) -> None:
         self._directory = directory.resolve()
         self._port = port
+        self._advertised_ports = advertised_ports
+        self._heap_megabytes = heap_megabytes
         self._fast_start = fast_start
         self._numbers = range(1, cluster_size + 1)
         self._nodes: dict[int, _Node] = {}
@@ -129,7 +140,12 @@ class Kafka:
         """Comma-separated addresses, as clients take them. Only while started."""
         if not self._nodes or self._stopped.is_set():
             raise EmbeddedError("Kafka is not running")
-        return ",".join(f"127.0.0.1:{node.port}" for node in self._nodes.values())
+        return ",".join(f"127.0.0.1:{node.advertised_port}" for node in self._nodes.values())
+
+    @property
+    def ports(self) -> dict[int, int]:
+        """Where each node listens for clients."""
+        return {number: node.port for number, node in self._nodes.items()}
 
     @property
     def pids(self) -> dict[int, int]:
@@ -202,14 +218,15 @@ class Kafka:
 
     def _new_nodes(self) -> dict[int, _Node]:
         size = len(self._numbers)
-        ports = free_ports(2 * size)
+        free = free_ports(3 * size)
+        ports, brokers_ports, controller_ports = free[:size], free[size:-size], free[-size:]
         if self._port is not None:
             ports[0] = self._port
+        advertised_ports = self._advertised_ports or ports
+        places = zip(ports, advertised_ports, brokers_ports, controller_ports, strict=True)
         return {
-            number: _Node(self._directory / f"node-{number}", port, controller_port)
-            for number, port, controller_port in zip(
-                self._numbers, ports[:size], ports[size:], strict=True
-            )
+            number: _Node(self._directory / f"node-{number}", *place)
+            for number, place in zip(self._numbers, places, strict=True)
         }
 
     def _child(self, number: int) -> Child:
@@ -256,7 +273,11 @@ class Kafka:
                 node=number,
                 voters=voters,
                 port=node.port,
-                controller_port=node.controller_port,
+                advertised_port=node.advertised_port,
+                inner_listeners=(
+                    f"BROKERS://127.0.0.1:{node.brokers_port},"
+                    f"CONTROLLER://127.0.0.1:{node.controller_port}"
+                ),
                 data=node.directory / "data",
                 replicas=size,
                 in_sync_min=size // 2 + 1,
@@ -287,7 +308,8 @@ class Kafka:
     def _java(self, *, fast_start: bool) -> list[str]:
         return [
             str(java()),
-            *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"),
+            *("-Xms64m", f"-Xmx{self._heap_megabytes}m", "-XX:+UseSerialGC"),
+            "-Djava.awt.headless=true",
             *(["-XX:TieredStopAtLevel=1"] if fast_start else []),
             # Or each broker that is killed leaves files behind in the machine's temporary folder.
             *(f"-Djava.io.tmpdir={self._directory}", "-XX:-UsePerfData"),

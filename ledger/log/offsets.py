@@ -29,14 +29,19 @@ class Offsets:
         self._connection = connection
         self._isolation = isolation
         self._client: Any = None
+        self._is_open = False
+        self._starting = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._client = await log_consumer(self._connection, "offsets", isolation=self._isolation)
+        self._is_open = True
+        await self._started()
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await stop(client, self._connection)
+        self._is_open = False
+        self._drop(self._client)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -57,31 +62,54 @@ class Offsets:
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """One request a broker for all of them."""
-        return await self._ask(self._client.end_offsets, topic, partitions)
+        return await self._ask("end_offsets", topic, partitions)
 
     async def first(self, topic: str, partition: int) -> int:
         """The offset of the first record that is there."""
-        firsts = await self._ask(self._client.beginning_offsets, topic, (partition,))
+        firsts = await self._ask("beginning_offsets", topic, (partition,))
         return firsts[partition]
 
     async def since(self, topic: str, partition: int, milliseconds: int) -> int | None:
         """The first offset whose record was appended at an instant or later; None: none was."""
         place = TopicPartition(topic, partition)
-        answer = await self._answered(self._client.offsets_for_times, topic, {place: milliseconds})
+        answer = await self._answered("offsets_for_times", topic, {place: milliseconds})
         return answer[place].offset if answer.get(place) is not None else None
 
-    async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    async def _ask(self, question: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         wanted = [TopicPartition(topic, partition) for partition in partitions]
         answer = await self._answered(question, topic, wanted)
         return {found.partition: offset for found, offset in answer.items()}
 
-    async def _answered(self, question: Any, topic: str, wanted: object) -> Any:
+    async def _answered(self, question: str, topic: str, wanted: object) -> Any:
+        client = await self._started()
         try:
             async with asyncio.timeout(self._connection.bounds.offsets_seconds):
                 # Without it the first question about a topic waits for a retry: 100 ms.
-                await self._client._client._wait_on_metadata(topic)
-                answer = await question(wanted)
+                await client._client._wait_on_metadata(topic)
+                answer = await getattr(client, question)(wanted)
                 reach("offsets.after_answer")
                 return answer
         except (KafkaError, TimeoutError) as error:
+            # The server may have forgotten a connection without a word. aiokafka gives one up when
+            # its own time-out passes, never when a question is taken back before that.
+            self._drop(client)
             raise LogUnavailable(f"no offsets of {topic}: {error!r}") from error
+
+    async def _started(self) -> Any:
+        async with self._starting:
+            if not self._is_open:
+                raise LogUnavailable("nobody may ask for offsets: closed")
+            if self._client is None:
+                self._client = await log_consumer(
+                    self._connection, "offsets", isolation=self._isolation
+                )
+            return self._client
+
+    def _drop(self, client: Any) -> None:
+        """The next question is asked through another."""
+        if client is None or client is not self._client:
+            return
+        self._client = None
+        closing = asyncio.create_task(stop(client, self._connection))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

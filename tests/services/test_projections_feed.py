@@ -13,6 +13,7 @@ import pytest
 from ledger.domain.ids import Micros
 from ledger.log.effective import START, Cursor, Effective
 from ledger.log.errors import LogBroken, LogUnavailable
+from projections import feed as feed_module
 from projections.batches import Batch, advanced, end_of
 from projections.checkpoints import CheckpointLost
 from projections.compare import compare
@@ -274,6 +275,44 @@ async def test_sessions_cut_under_load_lose_and_double_nothing(views: str) -> No
                 await asyncio.to_thread(cut)
         await until(stands_at(feed, 0, script.offset), "caught up")
     assert await asyncio.to_thread(equal_to_a_fold, views, script)
+
+
+async def test_an_older_copy_of_the_views_catches_up_though_the_log_is_silent(
+    views: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_SECONDS", 0.1)
+    script = random_history(Random(11), 60)
+    migrate(views, schema="older")
+    with Projector(views, topic=TOPIC, schema="older") as projector:
+        projector.cursor(script.number)
+        projector.apply(script.batches((5,), fed=False)[0])
+    log = MemoryLog(script)
+    end = log.end(script.number)
+    async with running(views, log) as feed:
+        feed.follow(script.number)
+        await until(stands_at(feed, script.number, end), "caught up")
+        with psycopg.connect(views) as connection:
+            connection.execute("ALTER SCHEMA ledger RENAME TO newer")
+            connection.execute("ALTER SCHEMA older RENAME TO ledger")
+        await until(lambda: status(views, {})[0].offset == end, "caught up again")
+        assert feed.health()[script.number].superseded >= 1
+    assert await asyncio.to_thread(equal_to_a_fold, views, script)
+
+
+async def test_what_went_wrong_is_over_once_it_goes_again_though_the_log_is_silent(
+    views: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_SECONDS", 1.0)
+    script = random_history(Random(12), 20)
+    log = MemoryLog(script)
+    async with running(views, log) as feed:
+        feed.follow(script.number)
+        await until(stands_at(feed, script.number, log.end(script.number)), "caught up")
+    log.fails_next.append(LogUnavailable("away"))
+    async with running(views, log) as feed:
+        feed.follow(script.number)
+        await until(lambda: feed.health()[script.number].error is not None, "it was noticed")
+        await until(lambda: feed.health()[script.number].error is None, "it is over")
 
 
 # --- Made anew -----------------------------------------------------------------------------------

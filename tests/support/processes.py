@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ledger.embedded.processes import Child, free_ports
 from ledger.log.connection import Connection
-from ledger.log.topics import Topics
+from ledger.log.topics import Mode, Topics
 from projections.schema import migrate
 
 STOP_SECONDS = 30
@@ -26,6 +26,7 @@ class Cluster:
     prefix: str
     partitions: int
     directory: Path
+    mode: Mode = "development"
     children: dict[str, Child] = field(default_factory=dict)
     started: int = 0
 
@@ -38,7 +39,7 @@ class Cluster:
         return Topics(self.prefix)
 
     async def prepare(self) -> None:
-        await self.topics.apply(self.connection, partitions=self.partitions, mode="development")
+        await self.topics.apply(self.connection, partitions=self.partitions, mode=self.mode)
         await asyncio.to_thread(migrate, self.dsn)
 
     def start(self, name: str, *words: str) -> Child:
@@ -57,9 +58,9 @@ class Cluster:
     def runtime(self, name: str, queue: str, *, slots: int = 20) -> Child:
         return self.start(name, "-m", "tests.support.chaos_runtime", name, queue, str(slots))
 
-    def api(self) -> tuple[Child, str]:
-        [port] = free_ports(1)
-        child = self.start("api", "-m", "cli.main", "api", "--port", str(port))
+    def api(self, name: str = "api", port: int | None = None) -> tuple[Child, str]:
+        [port] = free_ports(1) if port is None else [port]
+        child = self.start(name, "-m", "cli.main", "api", "--port", str(port))
         return child, f"http://127.0.0.1:{port}"
 
     def kill(self, name: str) -> None:
