@@ -110,6 +110,11 @@ class Child:
         return self._process.poll() is None
 
     @property
+    def status(self) -> int | None:
+        """With which it has ended, negative for a signal; None: it is alive."""
+        return self._process.poll()
+
+    @property
     def failed(self) -> bool:
         """It has ended, and not well."""
         return self._process.poll() not in (None, 0)

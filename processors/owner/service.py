@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from ledger.log.sharing import PartitionsAssigned, Sharing
 from ledger.log.topics import Mode, Topics
 from processors.owner.gaps import Gap
 from processors.owner.partition_owner import PartitionOwner
-from processors.owner.seams import Feed, NoFeed, Seams
+from processors.owner.seams import Feed, NoFeed, Seams, wall_clock
 from processors.owner.trimming import trim
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,8 @@ class OwnerSettings:
     ledger_id: str = "ledger"
     mode: Mode = "development"
     bounds: Bounds = field(default_factory=Bounds)
+    wall: Callable[[], int] = wall_clock
+    """Microseconds since 1970, as this machine's clock says."""
 
 
 class OwnerService:
@@ -117,6 +120,7 @@ class OwnerService:
             requests=requests,
             feed=self._feed,
             bounds=settings.bounds,
+            wall=settings.wall,
         )
 
     async def _trim(self, seams: Seams) -> None:
