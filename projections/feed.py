@@ -216,8 +216,8 @@ class ProjectorFeed:
 
     # --- The loop --------------------------------------------------------------------------------
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; then what was offered is applied, within `DRAIN_SECONDS`. Raises only one
-        of `INCURABLE`."""
+        """Until `stop`; then what was offered is applied, within `DRAIN_SECONDS`. Raises one of
+        `INCURABLE`, or what nobody foresaw: a fault of ours."""
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -332,6 +332,8 @@ class ProjectorFeed:
             self._incurable = error
         except LogError as error:
             self._failed(followed, error)
+        except Exception as error:  # A fault of ours, which must not pass for silence of the log.
+            self._incurable = error
         finally:
             if followed.tail is asyncio.current_task():
                 followed.tail = None
