@@ -73,10 +73,13 @@ class Cluster:
         """For what a test asks or reads itself."""
         return Ledger(self.connection, self.topics, self.partitions)
 
-    def operator(self) -> Operator:
-        """As a careful producer: it waits long for an answer."""
+    def operator(self, *, wait_seconds: float = 60.0) -> Operator:
+        """`wait_seconds`: as long as it waits while nothing is decided."""
         return Operator(
-            self.connection, partitions=self.partitions, prefix=self.prefix, wait_seconds=60.0
+            self.connection,
+            partitions=self.partitions,
+            prefix=self.prefix,
+            wait_seconds=wait_seconds,
         )
 
     async def prepare(self) -> None:
@@ -140,6 +143,13 @@ class Cluster:
         """Of every job, as the views have it."""
         with psycopg.connect(self.dsn) as connection:
             return dict(connection.execute("SELECT id, status FROM ledger.jobs").fetchall())
+
+    async def until_says(self, name: str, event: str) -> None:
+        """In its log, in this life."""
+        child = self.children[name]
+        await self.until(
+            lambda: f'"{event}"' in child.output, seconds=60, what=f"{name} says {event}"
+        )
 
     async def until_serving(self, *runtimes: str) -> None:
         """They have told the owner of each of their queues that they are there."""
