@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cli.documents import events_document, kafka_document, rejections_document
+from cli.public_cases import public_cases_document
 from cli.requirement_tests import requirements_document
 
 USAGE = "usage: python -m cli.generate [--check]"
@@ -30,6 +31,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "docs/kafka.md": kafka_document,
     "docs/rejections.md": rejections_document,
     "docs/openapi.json": openapi_document,
+    "docs/public-cases.md": public_cases_document,
     "docs/requirements.md": requirements_document,
 }
 

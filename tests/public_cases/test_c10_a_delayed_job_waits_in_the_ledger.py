@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledger.domain.events import JobRequested, LeaseGranted, RetryScheduled
+from ledger.domain.events import AttemptExpired, JobRequested, LeaseGranted, RetryScheduled
 from tests.support.processes import Cluster
 from tests.support.verdicts import accepted_ids, sound_history
 
@@ -51,7 +51,8 @@ async def test_a_delayed_job_is_leased_once_and_not_before_its_time(standing: Cl
     history = await sound_history(standing)
     for job_id in delayed:
         [asked] = history.all(JobRequested, job_id)
-        [leased_at] = history.at(LeaseGranted, job_id)
+        leased_at, *again = history.at(LeaseGranted, job_id)
+        assert len(again) == len(history.all(AttemptExpired, job_id)), "once, but for lapses"
         [asked_at] = history.at(JobRequested, job_id)
         assert asked_at + LEASES * LEASE_SECONDS * 1_000_000 <= asked.ready_at <= leased_at
     [retry] = history.all(RetryScheduled, flaky.job_id)

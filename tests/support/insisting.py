@@ -10,7 +10,7 @@ from ledger.client.errors import ClientError
 from ledger.client.producer import Accepted, Producer
 from ledger.domain.ids import JobId
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 
 
 async def insist(producer: Producer, requests: Sequence[Any]) -> list[JobId]:

@@ -195,9 +195,14 @@ class Cluster:
 
     async def died(self, name: str, *, seconds: float = 60.0) -> None:
         """By SIGKILL, its own or another's: not by an error."""
+        await self.ended(name, seconds=seconds)
         child = self.children[name]
-        await self.until(lambda: not child.alive, seconds=seconds, what=f"{name} has died")
         assert child.status == -signal.SIGKILL, child.output[-3000:]
+
+    async def ended(self, name: str, *, seconds: float = 60.0) -> None:
+        """However that came."""
+        child = self.children[name]
+        await self.until(lambda: not child.alive, seconds=seconds, what=f"{name} has ended")
 
     async def until(self, holds: Callable[[], bool], *, seconds: float, what: str) -> None:
         deadline = asyncio.get_running_loop().time() + seconds
