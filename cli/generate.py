@@ -18,6 +18,7 @@ from cli.documents import (
     kafka_document,
     rejections_document,
 )
+from cli.public_cases import public_cases_document
 from cli.requirement_tests import requirements_document
 
 USAGE = "usage: python -m cli.generate [--check]"
@@ -36,6 +37,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "docs/rejections.md": rejections_document,
     "docs/crash-points.md": crash_points_document,
     "docs/openapi.json": openapi_document,
+    "docs/public-cases.md": public_cases_document,
     "docs/requirements.md": requirements_document,
 }
 

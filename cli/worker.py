@@ -12,6 +12,7 @@ from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from processors.app import WorkerSettings
     from processors.model_calls.service import ModelCallsSettings
 
 Only = Literal["owner", "projector", "model-calls"]
@@ -48,31 +49,35 @@ def register(app: typer.Typer) -> None:
 
 def run(settings: Settings, only: Only | None) -> int:
     # Faust takes half a second to import, which no other command should pay.
-    from processors.app import WorkerSettings, run_worker
+    from processors.app import run_worker
+
+    return run_worker(worker_settings(settings, only), only)
+
+
+def worker_settings(settings: Settings, only: Only | None) -> WorkerSettings:
+    """Raises `CommandError`, and `SettingsError`, for what no worker could run with."""
+    from processors.app import WorkerSettings
     from processors.owner.service import OwnerSettings
 
-    return run_worker(
-        WorkerSettings(
-            owner=OwnerSettings(
-                connection=kafka_of(settings),
-                topics=settings.topics,
-                partitions=settings.partitions,
-                ledger_id=settings.ledger_id,
-                mode=settings.mode,
-                bounds=settings.bounds,
-                objects=objects_of(settings),
-                snapshot_events=settings.snapshot_events,
-            ),
-            dsn="" if only == "owner" else postgres_of(settings),
-            schema=settings.postgres_schema,
+    return WorkerSettings(
+        owner=OwnerSettings(
+            connection=kafka_of(settings),
+            topics=settings.topics,
+            partitions=settings.partitions,
+            ledger_id=settings.ledger_id,
+            mode=settings.mode,
+            bounds=settings.bounds,
             objects=objects_of(settings),
-            clean_seconds=settings.clean_seconds,
-            orphan_seconds=settings.orphan_hours * 3600,
-            health_port=settings.health_port,
-            model_calls=model_calls_of(settings) if only == "model-calls" else None,
-            processing_guarantee=settings.processing_guarantee,
+            snapshot_events=settings.snapshot_events,
         ),
-        only,
+        dsn="" if only == "owner" else postgres_of(settings),
+        schema=settings.postgres_schema,
+        objects=objects_of(settings),
+        clean_seconds=settings.clean_seconds,
+        orphan_seconds=settings.orphan_hours * 3600,
+        health_port=settings.health_port,
+        model_calls=model_calls_of(settings) if only == "model-calls" else None,
+        processing_guarantee=settings.processing_guarantee,
     )
 
 

@@ -52,7 +52,8 @@ Answer = TypeVar("Answer")
 
 
 class ViewsUnavailable(Exception):
-    """Postgres did not answer in several attempts; what was asked may be asked again."""
+    """Postgres did not answer in several attempts, or refused: a trigger, a missing right, a full
+    disk. What was asked may be asked again, when somebody has seen to it."""
 
 
 class ViewsBroken(Exception):
@@ -313,7 +314,7 @@ def _persistently(ask: Callable[[], Answer]) -> Answer:
         ):
             with attempt:
                 return ask()
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except psycopg.Error as error:
         raise ViewsUnavailable(str(error)) from error
     raise AssertionError("unreachable")
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from ledger.embedded import Kafka, Postgres
 from tests.support import services as backends
-from tests.support.services import Services
+from tests.support.processes import Cluster
+from tests.support.services import Servers, Services
+
+CLUSTER_PARTITIONS = 4
 
 
 def pytest_configure() -> None:
@@ -60,3 +64,37 @@ def server_directory() -> Iterator[Path]:
     """For servers that a test starts itself."""
     with backends.server_directory() as directory:
         yield directory
+
+
+# --- Real processes, of one ledger a test --------------------------------------------------------
+@pytest.fixture
+async def cluster(
+    bootstrap: str, dsn: str, topic_prefix: str, tmp_path: Path
+) -> AsyncIterator[Cluster]:
+    """On the servers that all tests share."""
+    cluster = Cluster(bootstrap, dsn, topic_prefix, CLUSTER_PARTITIONS, tmp_path)
+    await cluster.prepare()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def own_servers(server_directory: Path) -> Iterator[Servers]:
+    with (
+        Kafka(server_directory / "kafka", fast_start=True) as kafka,
+        Postgres(server_directory / "postgres", durable=False) as postgres,
+    ):
+        yield Servers(kafka, postgres)
+
+
+@pytest.fixture
+async def own_cluster(own_servers: Servers, tmp_path: Path) -> AsyncIterator[Cluster]:
+    kafka, postgres = own_servers.kafka, own_servers.postgres
+    cluster = Cluster(kafka.bootstrap, postgres.dsn, "", CLUSTER_PARTITIONS, tmp_path)
+    await cluster.prepare()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

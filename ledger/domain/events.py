@@ -18,6 +18,7 @@ from ledger.domain.failures import Retry
 from ledger.domain.flow_plan import Flow
 from ledger.domain.ids import CommandId, Fence, JobId, Micros, QueueName, RuntimeId, Session
 from ledger.domain.ids import StepName as Step
+from ledger.domain.strict_json import UNDECODABLE
 
 Labels = dict[str, str]
 
@@ -728,7 +729,7 @@ def decoded(content: Raw, kind: type[T]) -> T | None:
     """What an event carries as JSON of its own; None: of a form that this version does not know."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, Struct
 
 from ledger.domain.commands import RequestJob
 from ledger.domain.events import JobRequested
+from ledger.domain.strict_json import UNDECODABLE
 
 LENGTH_MAX = 256
 _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
@@ -52,7 +53,7 @@ def _decoded(content: Raw) -> Any:
     """UNSET for what is no JSON: only a log that others wrote has that."""
     try:
         return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return UNSET
 
 

@@ -11,6 +11,8 @@ import re
 from math import isinf
 from typing import Any, NoReturn
 
+import msgspec
+
 BYTES_MAX = 1_048_576
 DEPTH_MAX = 64
 DIGITS_MAX = 64
@@ -18,6 +20,10 @@ KEYS_MAX = 50_000
 
 SAFE_INTEGER_MAX = 2**53 - 1
 """The largest integer that canonical JSON (RFC 8785) holds exactly."""
+
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that nobody has checked: RecursionError where they are too deep."""
 
 
 class MalformedJson(ValueError):

@@ -23,6 +23,7 @@ from ledger.domain.entries import Entry, TakeOver
 from ledger.domain.events import JOB_EVENTS, TYPES, Event, Unknown
 from ledger.domain.ids import Micros, rfc3339_micros
 from ledger.domain.raw_fields import decoder_of
+from ledger.domain.strict_json import UNDECODABLE
 from ledger.log.chain import LENGTHS, length_of
 from ledger.log.headers import JSON, SPECVERSION
 from ledger.log.records import Header, Outgoing
@@ -143,7 +144,7 @@ def take_over_from(value: bytes | None) -> TakeOver | None:
     """None: not readable."""
     try:
         take_over = _take_over_decoder.decode(value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     return take_over if _NONCE.fullmatch(take_over.nonce) else None
 
@@ -154,7 +155,7 @@ def event_from(record_type: bytes, key: bytes, value: bytes) -> Event:
     if decode is not None:
         try:
             return decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             pass
     return Unknown(record_type.decode(errors="replace"), key.decode(errors="replace"), value)
 

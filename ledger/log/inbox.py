@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr
 
 from ledger.domain.brief import Brief
 from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepName
+from ledger.domain.strict_json import UNDECODABLE
 from ledger.log.headers import cloud_event, text_header
 from ledger.log.records import Outgoing, Record
 
@@ -115,7 +116,7 @@ def inbox_from(record: Record) -> InboxRecord | None:
         return None
     try:
         content = decoder.decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     if type(content) is Assigned:
         for item in content.items:

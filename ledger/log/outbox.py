@@ -124,6 +124,7 @@ class Outbox:
         producer = await self._started()
         try:
             for part in parts:
+                # The broker says when; see the topics' settings.
                 batch = producer.batch(part, timestamp=0)
                 reach("outbox.before_append")
                 sent = await producer.send(topic, partition, batch)

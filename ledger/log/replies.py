@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from ledger.domain.ids import CommandId, JobId
 from ledger.domain.raw_fields import decoder_of
 from ledger.domain.rejections import FieldError
+from ledger.domain.strict_json import UNDECODABLE
 from ledger.log.headers import cloud_event, text_header
 from ledger.log.records import Outgoing, Record
 
@@ -66,5 +67,5 @@ def reply_from(record: Record) -> Reply | None:
         return None
     try:
         return _decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None

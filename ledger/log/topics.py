@@ -77,7 +77,7 @@ class Topics:
 
     def specs(self, *, partitions: int, mode: Mode) -> list[TopicSpec]:
         """Of all topics but the inboxes, which are made at a queue's first Kafka runtime."""
-        kept = {**_settings(mode), "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}
+        kept = {**_settings(mode), "retention.ms": "-1"}
         dead = {**_settings(mode), "retention.ms": str(30 * DAY_MS)}
         replies = {**_settings(mode), "retention.ms": str(HOUR_MS)}
         return [
@@ -148,6 +148,7 @@ def _settings(mode: Mode) -> dict[str, str]:
         "min.insync.replicas": str(IN_SYNC_MIN[mode]),
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
+        "message.timestamp.type": "LogAppendTime",
     }
 
 

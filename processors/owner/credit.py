@@ -109,6 +109,12 @@ class Offers:
     def drop(self, queue: QueueName, runtime_id: RuntimeId) -> None:
         self._credits.get(queue, {}).pop(runtime_id, None)
 
+    def doubt(self, queue: QueueName, runtime_id: RuntimeId, session: Session) -> None:
+        """It has no credit until its next beat."""
+        known = self._credits.get(queue, {}).get(runtime_id)
+        if known is not None and known.session == session:
+            known.slots = 0
+
     def takers(self, queue: QueueName, at: Micros) -> list[Credit]:
         """Runtimes with a free slot, the emptiest first; lapsed credit is none."""
         runtimes = self._credits.get(queue)

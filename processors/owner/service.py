@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from ledger.log.topics import Mode, Topics
 from ledger.objects import open_store
 from processors.owner.gaps import Gap
 from processors.owner.partition_owner import PartitionOwner
-from processors.owner.seams import Feed, NoFeed, Seams
+from processors.owner.seams import Feed, NoFeed, Seams, wall_clock
 from processors.owner.snapshots import Snapshots
 from processors.owner.trimming import trim
 
@@ -48,6 +49,8 @@ class OwnerSettings:
     objects: str = ""
     """The address of a store for snapshots; empty: none are made."""
     snapshot_events: int = 100_000
+    wall: Callable[[], int] = wall_clock
+    """Microseconds since 1970, as this machine's clock says."""
 
 
 class OwnerService:
@@ -124,6 +127,7 @@ class OwnerService:
             feed=self._feed,
             bounds=settings.bounds,
             snapshots=self._snapshots(stack),
+            wall=settings.wall,
         )
 
     def _snapshots(self, stack: AsyncExitStack) -> Snapshots | None:

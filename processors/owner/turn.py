@@ -28,6 +28,7 @@ from ledger.domain.commands import (
 from ledger.domain.decide import Decided, decide, decided_before, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
+    AttemptExpired,
     AttemptFailed,
     CancelRequested,
     CommandDuplicated,
@@ -44,12 +45,15 @@ from ledger.domain.events import (
     StepSucceeded,
     TemplatePut,
 )
+from ledger.domain.failures import LEASE_EXPIRED
 from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
 from ledger.domain.intakes import Missing, declare_lost
+from ledger.domain.job import Job
 from ledger.domain.leases import take_back
 from ledger.domain.partition import KEYED, Partition, refusal_key
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.schedules import Edit
+from ledger.domain.steps import held_lease
 from ledger.log.command_codec import Misshapen
 from ledger.log.replies import Reply
 from processors.owner import answers
@@ -245,11 +249,20 @@ class Turn:
         for job in fallen:
             events = due(self.partition, job, asked_at, self.at)
             if events:
+                self._doubt_the_silent(job, events)
                 self._append(events, TIMER, OWNER)
             else:
                 self.partition.rearm(job, asked_at)
         self._take_back(asked_at, many)
         return len(fallen)
+
+    def _doubt_the_silent(self, job: Job, events: tuple[Event, ...]) -> None:
+        """Who let a lease lapse is likely dead: the next try, and others' jobs, go elsewhere."""
+        for event in events:
+            if isinstance(event, AttemptExpired) and event.code == LEASE_EXPIRED:
+                [lease] = [held_lease(step) for step in job.steps if step.name == event.step]
+                if lease is not None:
+                    self.offers.doubt(job.request.queue, lease.runtime_id, lease.session)
 
     def schedules(self, at: Micros, many: int) -> int:
         """Fire the occurrences that are due at `at`. How many schedules were looked at."""

@@ -143,7 +143,7 @@ async def test_two_owners_of_one_partition_do_not_duel_and_nothing_is_done_twice
     cluster.worker("worker")
     async with producer_of(cluster) as producer:
         await producer.submit("work", queue=QUEUES[0])
-        cluster.start("rival", "-m", "tests.support.rival_owner")
+        cluster.lone_owner("rival")
         chance = random.Random(2)
         for n in range(many):
             await producer.submit(**request(n, chance))

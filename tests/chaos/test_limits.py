@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from typing import Any
 
 import psycopg
 import pytest
 
 from ledger.client.producer import Producer
-from ledger.domain.events import (
-    AttemptExpired,
-    AttemptFailed,
-    JobCancelled,
-    JobRequested,
-    JobSucceeded,
-    LeaseGranted,
-    LeaseReleased,
-)
+from ledger.domain.events import JobRequested
 from tests.support.processes import Cluster
-from tests.support.verdicts import History, read_history
+from tests.support.verdicts import most_at_once, read_history
 
 QUEUE = "limited"
 JOBS = 10_000
@@ -50,35 +41,6 @@ TEMPLATE: dict[str, Any] = {
     "limits": [{"key": ["/labels/tenant"], "max": MAX}],
     "overridable": ["labels", "lease_seconds", "retry"],
 }
-
-
-def most_at_once(history: History) -> Counter[str]:
-    """By tenant: how many leases stood at one position of the log, at most."""
-    tenants: dict[str, str] = {}
-    live: dict[str, set[str]] = {}
-    most: Counter[str] = Counter()
-    for proven in history.entries:
-        for event in proven.entry.events:
-            match event:
-                case JobRequested():
-                    tenants[event.job_id] = event.labels["tenant"]
-                case LeaseGranted():
-                    tenant = tenants[event.job_id]
-                    holders = live.setdefault(tenant, set())
-                    holders.add(event.job_id)
-                    most[tenant] = max(most[tenant], len(holders))
-                case (
-                    AttemptExpired()
-                    | AttemptFailed()
-                    | JobSucceeded()
-                    | LeaseReleased()
-                    | JobCancelled()
-                ):
-                    live.get(tenants[event.job_id], set()).discard(event.job_id)
-                case _:
-                    pass
-    assert not any(live.values())
-    return most
 
 
 def succeeded(cluster: Cluster) -> int:
@@ -125,7 +87,8 @@ async def test_no_limit_is_passed_and_no_slot_lost_whoever_is_killed(cluster: Cl
             lambda: succeeded(cluster) == every, seconds=30, what=f"{every} jobs have succeeded"
         )
     history = await read_history(cluster.connection, cluster.topics, cluster.partitions)
-    most = most_at_once(history)
+    tenants = {event.job_id: event.labels["tenant"] for event in history.all(JobRequested)}
+    most = most_at_once(history, tenants.get)
     assert len(most) == TENANTS
     assert set(most.values()) == {MAX}, "reached, and never passed"
     assert set(history.endings().values()) == {1}

@@ -8,8 +8,8 @@ from ledger.log.admin import Admin
 from tests.support.processes import Cluster
 
 
-async def ended(cluster: Cluster) -> str:
-    child = cluster.worker()
+async def ended(cluster: Cluster, **variables: str) -> str:
+    child = cluster.worker(**variables)
     await cluster.until(lambda: not child.alive, seconds=60, what="the worker has ended")
     return child.output
 
@@ -35,18 +35,13 @@ async def test_a_topic_that_could_lose_records_is_refused(
     assert setting in said
 
 
-async def test_another_partition_count_than_the_ledgers_is_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEDGER_PARTITIONS", str(cluster.partitions + 1))
-    said = await ended(cluster)
+async def test_another_partition_count_than_the_ledgers_is_refused(cluster: Cluster) -> None:
+    said = await ended(cluster, LEDGER_PARTITIONS=str(cluster.partitions + 1))
     assert cluster.topics.events in said
     assert f"{cluster.partitions}" in said
 
 
-async def test_the_log_of_another_ledger_is_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_log_of_another_ledger_is_refused(cluster: Cluster) -> None:
     child = cluster.worker()
     await cluster.until(
         lambda: len(cluster.logged("owner.took_over")) == cluster.partitions,
@@ -54,6 +49,5 @@ async def test_the_log_of_another_ledger_is_refused(
         what="every partition was taken over",
     )
     child.kill()
-    monkeypatch.setenv("LEDGER_LEDGER_ID", "another")
-    said = await ended(cluster)
+    said = await ended(cluster, LEDGER_LEDGER_ID="another")
     assert "is the log of ledger ledger" in said

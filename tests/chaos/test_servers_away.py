@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.chaos.conftest import Servers
 from tests.support.processes import Cluster
+from tests.support.services import Servers
 from tests.support.verdicts import read_history
 
 BROKER = 1

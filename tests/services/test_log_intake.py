@@ -26,6 +26,8 @@ from ledger.log.outbox import Outbox
 from ledger.log.records import Outgoing
 from ledger.log.sharing import PartitionsAssigned, PartitionsRevoked, Sharing, SharingChange
 from ledger.log.topics import Topics
+from processors.owner.seams import wall_clock
+from tests.support.records import records_of
 
 pytestmark = pytest.mark.services
 
@@ -441,6 +443,23 @@ async def test_apply_mends_settings_and_leaves_partitions_alone(
     await topics.apply(connection, partitions=8, mode="development")
     problems = await topics.check(connection, partitions=8, mode="development")
     assert {problem.setting for problem in problems} == {"partitions"}
+
+
+async def test_no_record_is_older_than_it_is(
+    connection: Connection, topics: Topics, outbox: Outbox
+) -> None:
+    """Or Kafka would delete it at once: it goes by the time that stands in the record."""
+    queue = QueueName("mail")
+    await topics.ensure_assigned(connection, queue, mode="development")
+    specs = [
+        *topics.specs(partitions=PARTITIONS, mode="development"),
+        topics.assigned_spec(queue, mode="development"),
+    ]
+    an_hour_ago = wall_clock() // 1000 - 3_600_000
+    for spec in specs:
+        await outbox.send_one(spec.name, 0, some(1)[0])
+        [record] = await records_of(connection, spec.name, 0)
+        assert record.timestamp > an_hour_ago, spec.name
 
 
 async def test_an_inbox_topic_is_made_once(

@@ -238,7 +238,21 @@ async def test_a_log_that_is_away_is_tried_again(views: str) -> None:
         assert feed.health()[0].error is None
 
 
-@pytest.mark.parametrize("broken", ["log", "checkpoint"])
+async def test_rows_that_postgres_refuses_are_waited_for(views: str) -> None:
+    script = random_history(Random(13), 30)
+    with psycopg.connect(views) as connection:
+        connection.execute("ALTER TABLE ledger.jobs ADD CONSTRAINT nobody CHECK (id = '')")
+    log = MemoryLog(script)
+    async with running(views, log) as feed:
+        feed.follow(0)
+        await until(lambda: "violates" in (feed.health()[0].error or ""), "it says so")
+        assert feed.health()[0].offset == 0
+        with psycopg.connect(views) as connection:
+            connection.execute("ALTER TABLE ledger.jobs DROP CONSTRAINT nobody")
+        await until(stands_at(feed, 0, script.offset), "caught up")
+
+
+@pytest.mark.parametrize("broken", ["log", "reader", "checkpoint"])
 async def test_what_no_retry_can_cure_stops_the_feed(views: str, broken: str) -> None:
     script = random_history(Random(11), 30)
     log = MemoryLog(script)
@@ -246,6 +260,9 @@ async def test_what_no_retry_can_cure_stops_the_feed(views: str, broken: str) ->
     if broken == "log":
         log.fails_next = [LogBroken("t", 0, 5, "cut")]
         expected = LogBroken
+    elif broken == "reader":
+        log.fails_next = [RecursionError("nobody foresaw it")]
+        expected = RecursionError
     else:
         with Projector(views, topic="another") as other:
             other.cursor(0)

@@ -11,9 +11,8 @@ from ledger.domain.entries import Proven
 from ledger.domain.events import JobRequested
 from ledger.log.connection import Connection
 from ledger.log.entries_reader import EntriesReader
-from ledger.log.intake import Intake
-from ledger.log.offsets import Offsets
 from ledger.log.topics import Topics
+from tests.support.records import records_of
 
 
 class Pauses(Struct, frozen=True):
@@ -53,19 +52,5 @@ async def pauses_of(connection: Connection, topics: Topics, partition: int) -> P
 
 async def _append_times(connection: Connection, topic: str, partition: int) -> dict[int, int]:
     """Milliseconds by offset, of every record that is there now."""
-    times: dict[int, int] = {}
-    async with Offsets(connection) as offsets:
-        end = await offsets.end(topic, partition)
-    intake = Intake(connection, topic, isolation="read_uncommitted")
-    await intake.start()
-    try:
-        intake.follow(partition, 0)
-        arrived = intake.arrived(partition)
-        while intake.position(partition) < end:
-            await arrived.wait()
-            arrived.clear()
-            for record in intake.take(partition, 10_000):
-                times[record.offset] = record.timestamp
-    finally:
-        await intake.close()
-    return times
+    records = await records_of(connection, topic, partition)
+    return {record.offset: record.timestamp for record in records}

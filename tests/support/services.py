@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,14 @@ class Services(Protocol):
     @property
     def postgres(self) -> str:
         """The address of a database from which others can be created."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Of one test alone, which may do to them what it likes."""
+
+    kafka: Kafka
+    postgres: Postgres
 
 
 class Embedded:

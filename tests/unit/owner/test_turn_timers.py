@@ -1,15 +1,16 @@
-"""What the clock costs a turn: what is due, not what waits."""
+"""What the clock does in a turn, and what it costs: what is due, not what waits."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec import Raw
 
-from ledger.domain.commands import RequestJob
+from ledger.domain.commands import Beat, RequestJob, RetryAsk
 from ledger.domain.entries import Entry
-from ledger.domain.events import JobRequested
-from ledger.domain.ids import SECOND, JobId, Micros
-from tests.unit.owner.by_hand import QUEUE, Owner
+from ledger.domain.events import AttemptExpired, JobRequested, LeaseGranted, RetryScheduled
+from ledger.domain.ids import SECOND, JobId, Micros, RuntimeId, Session
+from processors.owner.turn import Turn
+from tests.unit.owner.by_hand import QUEUE, Owner, events_of
 
 DELAYED = 100_000
 DUE = 3
@@ -53,3 +54,29 @@ def test_a_job_whose_time_has_come_is_given_first_though_words_are_still_unread(
     first, second = owner.partition.best(QUEUE, ("sum",), 2, owner.at)
     assert first[0].id == delayed
     assert second[0].id != delayed
+
+
+def beat(runtime: str, number: int, *, received: int = 0) -> Beat:
+    session = Session(f"{runtime}-1")
+    return Beat(RuntimeId(runtime), session, QUEUE, number, ("sum",), 2, received)
+
+
+def given(turn: Turn) -> list[tuple[str, str]]:
+    """Which job to whom."""
+    return [(e.job_id, e.runtime_id) for e in events_of(turn) if isinstance(e, LeaseGranted)]
+
+
+@pytest.mark.rule("S1.5")
+def test_who_let_a_lease_lapse_is_given_nothing_until_it_is_heard_again() -> None:
+    owner = Owner()
+    owner.does(beat("silent", 1))
+    [lapsed] = owner.submit(lease_seconds=1, retry=RetryAsk(backoff_seconds=(0.0,)))
+    owner.at = Micros(owner.at + 2 * SECOND)
+    turn = owner.turn()
+    turn.timers(owner.at, 1_000)
+    turn.assign()
+    assert [type(event) for event in events_of(turn)] == [AttemptExpired, RetryScheduled]
+    [other] = owner.submit()
+    assert given(owner.does(beat("awake", 1))) == [(lapsed, "awake"), (other, "awake")]
+    [third] = owner.submit()
+    assert given(owner.does(beat("silent", 2, received=1))) == [(third, "silent")]
