@@ -45,7 +45,7 @@ from ledger.domain.failures import (
 from ledger.domain.flow_plan import Flow
 from ledger.domain.job import Job, held_lease, status, status_of
 from ledger.domain.step_traces import CURRENT, ENDED, LIVE, StepTrace
-from ledger.domain.traces import RELEASES_FREE, Complaint, InLine
+from ledger.domain.traces import NOWHERE, RELEASES_FREE, Complaint, InLine
 
 
 class FlowTrace:
@@ -66,6 +66,7 @@ class FlowTrace:
         self.cancel_by: int | None = None
         self.cancel_since = 0
         self.ended = False
+        self.place = NOWHERE
         self.opaque = False
 
     def grace_end(self, floor: int) -> int | None:

@@ -7,7 +7,7 @@ Memory is bounded by what is open, by names that operators gave, and by the ende
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -15,19 +15,23 @@ from ledger.domain.commands import Limit, QueueSettings, Schedule, Template
 from ledger.domain.events import (
     AttemptExpired,
     AttemptFailed,
+    AttemptStarted,
     CancelRequested,
     Event,
     JobCancelled,
     JobExpired,
     JobFailed,
+    JobProgressed,
     JobRequested,
     JobSucceeded,
     LeaseGranted,
     LeaseReleased,
+    LeasesExtended,
     PassRestarted,
     QueuePaused,
     QueuePut,
     QueueResumed,
+    RetryScheduled,
     ScheduleDeleted,
     ScheduleDisabled,
     ScheduleEnabled,
@@ -37,6 +41,8 @@ from ledger.domain.events import (
     ScheduleStopped,
     SentBack,
     StepCancelled,
+    StepQueued,
+    StepSkipped,
     StepSucceeded,
     TemplatePut,
     Unknown,
@@ -53,6 +59,10 @@ Complaint = tuple[str, JobId | None, str]
 """(invariant, job, what is wrong)"""
 Key = tuple[str, str, int, bytes]
 """(queue, type or "", number of the limit, value)"""
+_NO_MATTER = frozenset(
+    {AttemptStarted, JobProgressed, LeasesExtended, RetryScheduled, StepQueued, StepSkipped}
+)
+"""Events that say nothing of a queue."""
 JobEnd = JobSucceeded | JobFailed | JobExpired | JobCancelled
 
 
@@ -95,12 +105,22 @@ class QueueTraces:
         self._retention = RetentionTraces()
 
     # --- One event -------------------------------------------------------------------------------
-    def follow(self, event: Event, at: int) -> Iterator[Complaint]:
+    def follow(self, event: Event, at: int) -> Iterable[Complaint]:
+        """Hot: what most events are is told by their type, see `steps.current_lease`."""
+        kind = type(event)
+        if kind in _NO_MATTER:
+            return ()
+        if kind is JobRequested:
+            return self._requested(event)  # type: ignore[arg-type]
+        if kind is LeaseGranted:
+            return self._granted(event)  # type: ignore[arg-type]
+        if kind is JobSucceeded:
+            self._closed(event, at)  # type: ignore[arg-type]
+            return ()
+        return self._follow(event, at)
+
+    def _follow(self, event: Event, at: int) -> Iterator[Complaint]:
         match event:
-            case JobRequested():
-                yield from self._requested(event)
-            case LeaseGranted():
-                yield from self._granted(event)
             case (
                 LeaseReleased()
                 | WaitStarted()
@@ -114,7 +134,7 @@ class QueueTraces:
                 self._sent_back(event)
             case PassRestarted():
                 self._ends(event.job_id, None)
-            case JobSucceeded() | JobFailed() | JobExpired() | JobCancelled():
+            case JobFailed() | JobExpired() | JobCancelled():
                 self._closed(event, at)
             case CancelRequested():
                 if (job := self.jobs.get(event.job_id)) is not None:

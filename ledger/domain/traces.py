@@ -40,6 +40,9 @@ Complaint = tuple[str, str]
 """(invariant, what is wrong)"""
 InLine = tuple[str, str, int]
 """(worker type, step, when it is due)"""
+Place = tuple[int, int]
+"""Of an entry: (its number, its first offset; -1 where nobody said)"""
+NOWHERE: Place = (0, -1)
 
 
 class Trace:
@@ -60,6 +63,7 @@ class Trace:
         "order",
         "owed",
         "percent",
+        "place",
         "progress_at",
         "ready_at",
         "releases",
@@ -88,6 +92,8 @@ class Trace:
         self.cancel_since = 0
         self.owed: AttemptFailed | AttemptExpired | None = None
         self.ended = False
+        self.place = NOWHERE
+        """Of the last entry that told something of it."""
         self.in_line: tuple[int, int] | None = None
         """Where it was put last, since its last lease: (order, due)."""
         self.opaque = False
@@ -129,10 +135,22 @@ class Trace:
 
     # --- One fact --------------------------------------------------------------------------------
     def follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
-        """What is wrong with a fact, given those before it; then it counts, right or wrong."""
+        """What is wrong with a fact, given those before it; then it counts, right or wrong.
+
+        Hot: the three of every job are told by their type, see `steps.current_lease`.
+        """
         if self.ended:
-            yield "I10", f"{event.TYPE} after the end"
-            return
+            return iter((("I10", f"{event.TYPE} after the end"),))
+        if self.owed is None:
+            if type(event) is LeaseGranted:
+                return self._grant(event, at)
+            if type(event) is AttemptStarted:
+                return self._start(event)
+            if type(event) is JobSucceeded:
+                return self._succeed(event)
+        return self._follow(event, at, floor)
+
+    def _follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
         if self.owed is not None:
             yield from self._settle_debt(event)
         match event:
@@ -141,10 +159,7 @@ class Trace:
             case LeaseGranted():
                 yield from self._grant(event, at)
             case AttemptStarted():
-                yield from self._under_fence(event.fence, "start")
-                if self.state != "leased":
-                    yield "I7", f"started while {self.state}"
-                self.state, self.deadline, self.started = "running", event.deadline, True
+                yield from self._start(event)
             case JobProgressed():
                 yield from self._progress(event, at)
             case LeaseReleased():
@@ -160,8 +175,7 @@ class Trace:
             case RetryScheduled():
                 yield from self._retry(event, at)
             case JobSucceeded():
-                yield from self._under_fence(event.fence, "result")
-                self.ended = True
+                yield from self._succeed(event)
             case JobFailed() | JobExpired():
                 yield from self._fail(event, at)
             case CancelRequested():
@@ -212,6 +226,16 @@ class Trace:
             yield "I7", f"a {what} while {self.state}"
         elif fence != self.fence:
             yield "I7", f"a {what} under fence {fence}; the current one is {self.fence}"
+
+    def _start(self, event: AttemptStarted) -> Iterator[Complaint]:
+        yield from self._under_fence(event.fence, "start")
+        if self.state != "leased":
+            yield "I7", f"started while {self.state}"
+        self.state, self.deadline, self.started = "running", event.deadline, True
+
+    def _succeed(self, event: JobSucceeded) -> Iterator[Complaint]:
+        yield from self._under_fence(event.fence, "result")
+        self.ended = True
 
     def _grant(self, event: LeaseGranted, at: int) -> Iterator[Complaint]:
         if self.current:
