@@ -15,6 +15,7 @@ from msgspec import Struct
 from ledger.domain.entries import Proven
 from ledger.domain.events import JOB_EVENTS, key_of, type_of
 from ledger.log.effective import EffectiveEntries, TakenOver
+from ledger.log.errors import LogBroken
 from ledger.log.records import LogRecord
 
 _FIELDS = 14
@@ -48,22 +49,17 @@ class CheckedEntries(EffectiveEntries):
         """A hole that was there when the owner in force took over."""
         self._certain: Hole | None = None
         """One that no owner could have left."""
-        self._last = -1
 
-    def hole(self, *, is_end: bool) -> Hole | None:
-        """The first that nobody went on from. `is_end`: nothing follows on what was read."""
+    def check_whole(self, *, is_end: bool = True) -> None:
+        """Raises `LogBroken` at the first hole that nobody went on from. `is_end`: nothing follows
+        on what was read."""
         found = [hole for hole in (self._certain, self._hole) if hole is not None]
         if not found and is_end and self._seen:
             what = f"entry {self._entry + 1} is cut off after {self._seen} of {self._count} records"
-            return Hole(self._first_offset, what)
-        return min(found, key=lambda hole: hole.offset, default=None)
-
-    def feed(self, record: LogRecord) -> Proven | TakenOver | None:
-        if record.offset <= self._last and self._certain is None:
-            what = f"offset {record.offset} comes after {self._last}"
-            self._certain = Hole(record.offset, what)
-        self._last = record.offset
-        return super().feed(record)
+            found = [Hole(self._first_offset, what)]
+        if found:
+            first = min(found, key=lambda hole: hole.offset)
+            raise LogBroken(self.topic, self.partition, first.offset, first.what)
 
     def _begin(self, ledger: bytes, time: bytes, offset: int) -> bytes | None:
         ignored = self.ignored

@@ -12,7 +12,7 @@ from ledger.domain.entries import Proven
 from ledger.domain.invariants import PATIENCE_US, Violation
 from ledger.domain.partition import Bounds
 from ledger.domain.verdict import Judge, Verdict
-from ledger.log.effective import Effective
+from ledger.log.effective import Effective, TakenOver
 from ledger.log.errors import LogBroken
 from ledger.log.partitions import partition_of
 from ledger.log.records import LogRecord
@@ -117,9 +117,9 @@ class LogCheck:
         )
 
     def _hear(self, item: Effective) -> None:
-        if type(item) is not Proven:
-            silently = item.offset < self._told_from  # type: ignore[union-attr]
-            return self._judge.hear(item.take_over, silently=silently)  # type: ignore[union-attr]
+        if isinstance(item, TakenOver):
+            silently = item.offset < self._told_from
+            return self._judge.hear(item.take_over, silently=silently)
         self._judge.hear(item, silently=item.first_offset < self._told_from)
         if self._beyond is not None:
             self._beyond.hear(item)
@@ -137,9 +137,10 @@ class LogCheck:
                 raise self._at(item.first_offset, what)
 
     def _missing(self, end: int, *, is_end: bool) -> LogBroken | None:
-        hole = self._entries.hole(is_end=is_end)
-        if hole is not None:
-            return self._at(hole.offset, hole.what)
+        try:
+            self._entries.check_whole(is_end=is_end)
+        except LogBroken as error:
+            return error
         if is_end and self._noted:
             noted, last = self._noted[0], self._entries.cursor.entry
             what = f"the log ends with entry {last}, and {noted.by} saw {noted.entry}: cut off"

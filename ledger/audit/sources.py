@@ -60,9 +60,14 @@ class BrokerSource(Struct, frozen=True):
     partition: int
 
     def run(self, check: LogCheck, until: int | None, progress: Progress) -> Report:
-        return asyncio.run(self._run(check, until, progress))
+        return asyncio.run(self.read(check, until, progress))
 
-    async def _run(self, check: LogCheck, until: int | None, progress: Progress) -> Report:
+    async def read(
+        self,
+        check: LogCheck,
+        until: int | None = None,
+        progress: Progress = lambda records, position, end: None,
+    ) -> Report:
         position = 0
         is_cut = False
         try:

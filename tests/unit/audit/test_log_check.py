@@ -53,11 +53,8 @@ def test_damage_is_found_and_located(name: str) -> None:
     assert f"[0] at offset {at}:" in found.broken
 
 
-def test_records_out_of_their_offsets_order_are_found() -> None:
-    moved = [*LOG[:5], LOG[6], LOG[5], *LOG[7:]]
-    assert report(moved).broken_at in (5, 6)
-    ignored = replace(LOG[3], headers=[], offset=2)
-    assert "offset 2 comes after 3" in report([*LOG[:4], ignored, *LOG[4:]]).broken
+def test_records_that_were_moved_with_their_offsets_are_found() -> None:
+    assert report([*LOG[:5], LOG[6], LOG[5], *LOG[7:]]).broken_at in (5, 6)
 
 
 # --- What somebody saw before --------------------------------------------------------------------
