@@ -91,6 +91,8 @@ class QueueTraces:
     def __init__(self) -> None:
         self.jobs: dict[JobId, OpenJob] = {}
         self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
+        self._is_limited = False
+        """Whether any of them says anything."""
         self._holders: dict[Key, set[tuple[JobId, str]]] = {}
         self._templates: dict[tuple[str, str], Template] = {}
         self._paused: set[str] = set()
@@ -279,6 +281,7 @@ class QueueTraces:
         if self._limits.get((queue, job_type), ()) == limits:
             return
         self._limits[queue, job_type] = limits
+        self._is_limited = any(self._limits.values())
         self._holders = {}
         for job_id, job in self.jobs.items():
             for key in self._keys(job.asked) if job.leases else ():
@@ -291,7 +294,10 @@ class QueueTraces:
                 return key
         return None
 
-    def _keys(self, asked: JobRequested) -> Iterator[Key]:
+    def _keys(self, asked: JobRequested) -> Iterable[Key]:
+        return self._keys_of(asked) if self._is_limited else ()
+
+    def _keys_of(self, asked: JobRequested) -> Iterator[Key]:
         for name in ("", asked.type):
             for number, limit in enumerate(self._limits.get((asked.queue, name), ())):
                 value = value_of(asked, limit.key)

@@ -3,7 +3,7 @@ model of it, which shares no line with the rules that it checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ledger.domain.events import (
     AttemptExpired,
@@ -125,22 +125,21 @@ class Trace:
         """When it is due that waits to be leased; None: it does not."""
         return self.ready_at if self.state == "pending" and not self.ended else None
 
-    def put_in_line(self) -> Iterator[InLine]:
+    def put_in_line(self) -> Iterable[InLine]:
         """What has come to wait since this was asked before."""
-        if self.state == "pending" and not self.ended:
-            place = (self.order, self.ready_at)
-            if place != self.in_line:
-                self.in_line = place
-                yield (self.asked.type, MAIN, self.ready_at)
+        if self.state != "pending" or self.ended or self.in_line == (self.order, self.ready_at):
+            return ()
+        self.in_line = (self.order, self.ready_at)
+        return ((self.asked.type, MAIN, self.ready_at),)
 
     # --- One fact --------------------------------------------------------------------------------
-    def follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
+    def follow(self, event: JobEvent, at: int, floor: int) -> Iterable[Complaint]:
         """What is wrong with a fact, given those before it; then it counts, right or wrong.
 
         Hot: the three of every job are told by their type, see `steps.current_lease`.
         """
         if self.ended:
-            return iter((("I10", f"{event.TYPE} after the end"),))
+            return (("I10", f"{event.TYPE} after the end"),)
         if self.owed is None:
             if type(event) is LeaseGranted:
                 return self._grant(event, at)
@@ -185,10 +184,11 @@ class Trace:
             case JobCollected():
                 yield "I19", "collected before its end"
 
-    def at_rest(self) -> Iterator[Complaint]:
+    def at_rest(self) -> Iterable[Complaint]:
         """What should have followed in the same entry, and did not."""
-        if self.owed is not None:
-            yield "I13", "an attempt went wrong, and nothing follows from it"
+        if self.owed is None:
+            return ()
+        return (("I13", "an attempt went wrong, and nothing follows from it"),)
 
     def extend(self, extension: Extension, runtime_id: str) -> Iterator[Complaint]:
         if not self.live or extension.fence != self.fence:
