@@ -1,10 +1,14 @@
-"""What must hold of a ledger once its faults have stopped: read from the log alone."""
+"""What must hold of a ledger once its faults have stopped: read from the log alone, and checked as
+`ledger verify` checks it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ledger.audit.log_check import LogCheck
+from ledger.audit.sources import BrokerSource
 from ledger.domain.entries import Proven, command_of
 from ledger.domain.events import (
     CommandDuplicated,
@@ -16,8 +20,8 @@ from ledger.domain.events import (
     JobSucceeded,
     LeaseGranted,
 )
+from ledger.domain.invariants import Violation
 from ledger.log.connection import Connection
-from ledger.log.entries_reader import EntriesReader
 from ledger.log.topics import Topics
 
 ENDS = (JobSucceeded, JobFailed, JobCancelled, JobExpired)
@@ -63,14 +67,29 @@ class History:
         )
 
 
+class Kept:
+    """All entries of a partition, as a check came by them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Proven] = []
+
+    def hear(self, proven: Proven) -> None:
+        self.entries.append(proven)
+
+    def violations(self) -> Iterable[Violation]:
+        return ()
+
+
 async def read_history(connection: Connection, topics: Topics, partitions: int) -> History:
-    """Raises ChainBroken where an entry does not carry the hash of the history before it."""
+    """Raises AssertionError where the log is not whole, or does not keep the rules."""
     entries: list[Proven] = []
     ignored = 0
     for partition in range(partitions):
-        async with EntriesReader(connection, topics, partition) as reader:
-            async for items in reader.batches(await reader.end()):
-                entries += [item for item in items if isinstance(item, Proven)]
-            seen = reader.effective.ignored
-            ignored += seen.foreign + seen.out_of_sequence + seen.torn
+        source = BrokerSource(lambda: connection, topics, partition)
+        kept = Kept()
+        report = await source.read(LogCheck(topics.events, partition, beyond=kept))
+        assert report.is_sound, (report.broken, report.verdict.violations)
+        entries += kept.entries
+        seen = report.ignored
+        ignored += sum(seen.get(name, 0) for name in ("foreign", "out_of_sequence", "torn"))
     return History(entries, ignored)
