@@ -170,7 +170,8 @@ class Invariants:
         for event in entry.events:
             match event:
                 case JobRequested(job_id=job_id) if job_id != before.job_id:
-                    self._say("I4", job_id, f"{command_id} had its outcome before")
+                    place = self._place_of(before.job_id)
+                    self._say("I4", job_id, f"{command_id} had its outcome before", place)
                 case LeaseGranted(job_id=job_id, session=session) if session == NO_SESSION:
                     self._say("I4", job_id, f"{command_id} had its outcome before")
                 case _:
@@ -202,7 +203,8 @@ class Invariants:
         if origin is not None:
             retried = partition.jobs.get(origin)
             if origin == event.job_id or (retried is not None and retried.end is None):
-                self._say("I18", event.job_id, f"a rerun of {origin}, which has not ended")
+                what = f"a rerun of {origin}, which has not ended"
+                self._say("I18", event.job_id, what, self._place_of(origin))
         if event.order <= partition.order:
             self._say("I16", event.job_id, f"place {event.order} is not behind {partition.order}")
         trace: AnyTrace
@@ -222,7 +224,8 @@ class Invariants:
             return
         held = self.partition.keys.find(digest, at, at)
         if held is not None:
-            self._say("I4", event.job_id, f"its key already stands for {held.job_id}")
+            what = f"its key already stands for {held.job_id}"
+            self._say("I4", event.job_id, what, self._place_of(held.job_id))
 
     def _check_late(self, event: JobEvent) -> None:
         """Of a job that is not open."""
@@ -269,7 +272,7 @@ class Invariants:
         ):
             _, _, job_id, step = better
             detail = f"leased while {job_id} ({step}) waited before it"
-            self._say("I16", event.job_id, detail, self._traces[job_id].place)
+            self._say("I16", event.job_id, detail, self._place_of(job_id))
 
     def _types_claimed(self, entry: Entry) -> set[str]:
         """Worker types that a runtime over HTTP had asked for in the claim that the entry answers.
@@ -353,11 +356,14 @@ class Invariants:
         self, rule: str, job_id: JobId | None, detail: str, before: Place | None = None
     ) -> None:
         number, offset = self._place
-        if before is None:
-            trace = None if job_id is None else self._traces.get(job_id)
-            before = NOWHERE if trace is None else trace.place
+        before = self._place_of(job_id) if before is None else before
         before = NOWHERE if before == self._place else before
         self._found.append(Violation(rule, job_id, number, detail, offset, before))
+
+    def _place_of(self, job_id: JobId | None) -> Place:
+        """Of what was told of it last; nowhere, if it is not open."""
+        trace = None if job_id is None else self._traces.get(job_id)
+        return NOWHERE if trace is None else trace.place
 
     def _drain(self) -> list[Violation]:
         found, self._found = self._found, []

@@ -82,6 +82,17 @@ def test_who_was_passed_over_is_where_it_came_to_wait() -> None:
     assert (violation.rule, violation.offset, violation.before) == ("I16", 4, (2, 2))
 
 
+def test_a_command_that_was_done_twice_has_the_places_of_both_jobs() -> None:
+    found = judged(
+        [
+            Proven(entry(1, requested(order=1), cause="c:one"), 10, 10, b""),
+            Proven(entry(2, requested(OTHER, order=2), cause="c:one"), 20, 20, b""),
+        ]
+    )
+    (violation,) = found.violations
+    assert (violation.rule, violation.offset, violation.before) == ("I4", 20, (1, 10))
+
+
 def test_of_very_many_violations_the_first_are_kept() -> None:
     found = judged(
         entry(2 * number, requested(job_id(str(number)), order=1)) for number in range(1, 700)
