@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from cli import (
     api,
+    archive,
     config,
     demo,
     dev,
@@ -80,6 +81,7 @@ queues.register(app)
 model.register(app)
 keys.register(app)
 verify.register(app)
+archive.register(app)
 replay.register(app)
 projection.register(app)
 doctor.register(app)

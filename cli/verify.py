@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.outcome import EXIT_CODES, Exit
-from cli.output import AsJson, err, line, print_json, table
+from cli.outcome import EXIT_CODES, CommandError, Exit
+from cli.output import AsJson, print_json
 from cli.servers import kafka_of, postgres_of
 from cli.settings import Settings, load_settings
+from cli.verify_report import Meter, as_builtins, show
 
 if TYPE_CHECKING:
-    from ledger.log.entries_reader import EntriesReader
+    from ledger.audit.log_check import Noted, Report
+    from ledger.audit.processes import Task
+    from ledger.audit.sources import Source
+    from ledger.log.connection import Connection
     from projections.rebuild import Progress as Rebuilt
 
-SHOWN_MAX = 20
-"""Violations and differences that are shown; all are counted."""
+SMALL_RECORDS = 50_000
+"""A log of no more is checked in this process: another takes longer to start."""
+ARCHIVED_RECORD_BYTES = 50
+"""About what a record takes in an archive."""
 
-
-@dataclass
-class Verdict:
-    """One partition's log."""
-
-    partition: int
-    entries: int = 0
-    events: int = 0
-    take_overs: int = 0
-    hash: str = ""
-    """The chain's last: whoever noted it can tell later that nothing before it was changed."""
-    ignored: dict[str, int] = field(default_factory=dict)
-    """Records that count for no reader, by reason: zombies' appends, doubled take-overs."""
-    violations: list[str] = field(default_factory=list)
-    broken: str = ""
-
-    @property
-    def is_sound(self) -> bool:
-        return not self.broken and not self.violations
+File = Annotated[
+    list[Path] | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="An archive instead of the broker; no read models; may be repeated.",
+    ),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="What --json said before: is that still there?"),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,144 +51,206 @@ def register(app: typer.Typer) -> None:
         help=(
             "Read the whole log and check it: the hash chain, the sequence of entries, one outcome"
             " a command, one ending a job, every other rule; then fold it again beside the read"
-            " models (in a scratch schema) and compare row by row. May run beside everything else."
-            "\n\nExample: ledger verify --json"
+            " models (in a scratch schema) and compare row by row. May run beside everything else,"
+            " and takes every core."
+            "\n\nExample: ledger verify --json > verified.json, later: ledger verify --against"
+            " verified.json"
         ),
         epilog=EXIT_CODES,
     )
     def verify(
         partition: Annotated[
-            list[int] | None, typer.Option(help="Only this log, no read models; may be repeated.")
+            list[int] | None,
+            typer.Option(min=0, help="Only this log, no read models; may be repeated."),
         ] = None,
+        file: File = None,
+        from_: Annotated[
+            int,
+            typer.Option(
+                "--from", min=0, help="Tell only of what lies from this offset of a partition on."
+            ),
+        ] = 0,
+        to: Annotated[
+            int | None, typer.Option(min=1, help="Read only what lies before this offset.")
+        ] = None,
+        deep: Annotated[
+            bool, typer.Option(help="Also what spans the whole log: it is sorted on disk.")
+        ] = False,
+        against: Against = None,
         rows: Annotated[bool, typer.Option(help="Compare the read models too.")] = True,
+        processes: Annotated[
+            int | None, typer.Option(min=1, help="At most; one a core if not said.")
+        ] = None,
         as_json: AsJson = False,
     ) -> None:
         settings = load_settings()
-        wanted = partition or list(range(settings.partitions))
-        compares = rows and not partition
-        verdicts, differences = asyncio.run(_verify(settings, wanted, compares))
-        is_sound = all(verdict.is_sound for verdict in verdicts) and not differences
+        began = time.monotonic()
+        sources = _sources(settings, partition, file)
+        if (from_ or to is not None) and len(sources) != 1:
+            fix = "name it by --partition, or give the archives of one"
+            raise CommandError(
+                "--from and --to are of one partition", fix=fix, exit_code=Exit.USAGE
+            )
+        compares = rows and not partition and not file and not from_ and to is None
+        noted = [*_noted_in(against), *(_noted_by_rows(settings) if compares else ())]
+        with ExitStack() as closing:
+            deep_in = None
+            if deep:
+                directory = closing.enter_context(TemporaryDirectory(prefix="ledger-verify-"))
+                deep_in = Path(directory)
+            tasks = _tasks(settings, sources, noted, told_from=from_, until=to, deep_in=deep_in)
+            reports = _check(settings, tasks, processes or os.cpu_count() or 1)
+        is_whole = not any(report.broken for report in reports)
+        differences = asyncio.run(_compare(settings)) if compares and is_whole else []
+        is_sound = all(report.is_sound for report in reports) and not differences
         if as_json:
             print_json(
                 {
                     "ok": is_sound,
-                    "partitions": [asdict(verdict) for verdict in verdicts],
-                    "rows_compared": compares,
+                    "partitions": [as_builtins(report) for report in reports],
+                    "deep": deep,
+                    "rows_compared": compares and is_whole,
                     "differences": differences,
+                    "seconds": round(time.monotonic() - began, 3),
                 }
             )
         else:
-            _show(verdicts, differences if compares else None)
+            show(reports, differences if compares and is_whole else None)
         raise typer.Exit(Exit.OK if is_sound else Exit.BAD)
 
 
-async def _verify(
-    settings: Settings, partitions: list[int], compares: bool
-) -> tuple[list[Verdict], list[str]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err(), transient=True) as progress:
-        verdicts = [await _verify_log(settings, partition, progress) for partition in partitions]
-        is_whole = not any(verdict.broken for verdict in verdicts)
-        differences = await _compare(settings, progress) if compares and is_whole else []
-    return verdicts, differences
+def connection() -> Connection:
+    """For processes that read beside this one: they look up the settings themselves."""
+    return kafka_of(load_settings())
 
 
-async def _verify_log(settings: Settings, partition: int, progress: Progress) -> Verdict:
-    """Chain and sequence are the reader's to check; the rules are those of `invariants`."""
-    from ledger.domain.entries import Proven
-    from ledger.domain.invariants import Invariants, Violation
-    from ledger.domain.partition import Partition
-    from ledger.log.entries_reader import EntriesReader
-    from ledger.log.errors import LogBroken
-    from ledger.log.partitions import partition_of
+def _sources(
+    settings: Settings, partitions: list[int] | None, files: list[Path] | None
+) -> dict[int, Source]:
+    from ledger.audit.sources import BrokerSource, archive_sources
+    from ledger.log.archive import NoArchive
 
-    verdict = Verdict(partition)
-    invariants = Invariants(
-        Partition(partition, settings.bounds),
-        home=lambda queue: partition_of(queue, settings.partitions),
+    if files is None:
+        wanted = partitions or range(settings.partitions)
+        return {n: BrokerSource(connection, settings.topics, n) for n in wanted}
+    try:
+        found = archive_sources(files)
+    except NoArchive as error:
+        raise CommandError(str(error), exit_code=Exit.USAGE) from None
+    return {n: source for n, source in found.items() if partitions is None or n in partitions}
+
+
+def _tasks(
+    settings: Settings,
+    sources: dict[int, Source],
+    noted: list[Noted],
+    *,
+    told_from: int,
+    until: int | None,
+    deep_in: Path | None,
+) -> list[Task]:
+    from ledger.audit.processes import Task
+
+    return [
+        Task(
+            topic=settings.topics.events,
+            partition=partition,
+            source=source,
+            bounds=settings.bounds,
+            told_from=told_from,
+            until=until,
+            noted=tuple(one for one in noted if one.partition == partition),
+            deep_in=deep_in,
+        )
+        for partition, source in sources.items()
+    ]
+
+
+def _check(settings: Settings, tasks: list[Task], processes: int) -> list[Report]:
+    from ledger.audit.processes import check_all
+
+    sizes = _sizes(settings, tasks)
+    many = processes if sum(sizes.values()) > SMALL_RECORDS else 1
+    # The longest first: or the last one keeps one core busy alone.
+    in_turn = sorted(tasks, key=lambda task: -sizes[task.partition])
+    with Meter("the log", total=sum(sizes.values())) as meter:
+        reports = check_all(in_turn, processes=many, show=lambda told: meter.add(told.records))
+    return sorted(reports, key=lambda report: report.partition)
+
+
+def _sizes(settings: Settings, tasks: list[Task]) -> dict[int, int]:
+    """In records, about."""
+    from ledger.audit.sources import ArchiveSource
+    from ledger.log.offsets import Offsets
+
+    async def ends(partitions: list[int]) -> dict[int, int]:
+        async with Offsets(kafka_of(settings)) as offsets:
+            return await offsets.ends(settings.topics.events, partitions)
+
+    sizes: dict[int, int] = {}
+    for task in tasks:
+        if isinstance(task.source, ArchiveSource):
+            bytes_of_all = sum(path.stat().st_size for path in task.source.paths)
+            sizes[task.partition] = bytes_of_all // ARCHIVED_RECORD_BYTES
+    if left := [task.partition for task in tasks if task.partition not in sizes]:
+        sizes |= asyncio.run(ends(left))
+    return sizes
+
+
+# --- What was seen before ------------------------------------------------------------------------
+class _Seen(msgspec.Struct):
+    partition: int
+    entry: int
+    hash: str
+
+
+class _Reported(msgspec.Struct):
+    partitions: list[_Seen]
+
+
+def _noted_in(path: Path | None) -> list[Noted]:
+    from ledger.audit.log_check import Noted
+
+    if path is None:
+        return []
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=_Reported)
+    except msgspec.DecodeError as error:
+        what = f"{path} is no report of `ledger verify --json`: {error}"
+        raise CommandError(what, exit_code=Exit.USAGE) from None
+    return [Noted(p.partition, p.entry, p.hash, str(path)) for p in before.partitions if p.entry]
+
+
+def _noted_by_rows(settings: Settings) -> list[Noted]:
+    from ledger.audit.log_check import Noted
+    from projections.checkpoints import cursors
+
+    found = cursors(
+        postgres_of(settings), topic=settings.topics.events, schema=settings.postgres_schema
     )
-
-    def note(violations: list[Violation]) -> None:
-        verdict.violations += [
-            f"{v.rule} in entry {v.position}{f' on {v.job_id}' if v.job_id else ''}: {v.detail}"
-            for v in violations
-        ]
-
-    async with EntriesReader(kafka_of(settings), settings.topics, partition) as reader:
-        end = await reader.end()
-        task = progress.add_task(f"log {partition}", total=end)
-        try:
-            async for items in reader.batches(until=end):
-                for item in items:
-                    if isinstance(item, Proven):
-                        verdict.entries += 1
-                        verdict.events += len(item.entry.events)
-                        note(invariants.check(item.entry))
-                    else:
-                        verdict.take_overs += 1
-                        note(invariants.take_over(item.take_over))
-                progress.update(task, completed=reader.position)
-            note(invariants.settle())
-        except LogBroken as error:
-            verdict.broken = str(error)
-        _finish(verdict, reader)
-        progress.remove_task(task)
-    return verdict
+    return [
+        Noted(partition, cursor.entry, cursor.hash.hex(), "the read models' checkpoint")
+        for partition, cursor in found.items()
+        if cursor.entry
+    ]
 
 
-def _finish(verdict: Verdict, reader: EntriesReader) -> None:
-    ignored = reader.effective.ignored
-    counts = {name: getattr(ignored, name) for name in ignored.__struct_fields__}
-    verdict.ignored = {name: count for name, count in counts.items() if count}
-    verdict.hash = reader.cursor.hash.hex()
-
-
-async def _compare(settings: Settings, progress: Progress) -> list[str]:
+async def _compare(settings: Settings) -> list[str]:
     from projections.log_source import log_source
     from projections.rebuild import verify
 
-    task = progress.add_task("read models", total=None)
+    with Meter("the read models", total=None) as meter:
+        offsets: dict[int, int] = {}
 
-    def show(step: Rebuilt) -> None:
-        progress.update(task, description=f"read models {step.partition}", completed=step.offset)
+        def tell(step: Rebuilt) -> None:
+            meter.add(step.offset - offsets.get(step.partition, 0))
+            offsets[step.partition] = step.offset
 
-    found = await verify(
-        postgres_of(settings),
-        topic=settings.topics.events,
-        source=log_source(kafka_of(settings), settings.topics),
-        schema=settings.postgres_schema,
-        progress=show,
-    )
-    return [str(difference) for difference in found]
-
-
-def _show(verdicts: list[Verdict], differences: list[str] | None) -> None:
-    table(
-        ("partition", "entries", "events", "take-overs", "ignored", "chain's last hash"),
-        [_row(verdict) for verdict in verdicts if verdict.entries or not verdict.is_sound],
-    )
-    violations = [text for verdict in verdicts for text in verdict.violations]
-    broken = [verdict.broken for verdict in verdicts if verdict.broken]
-    for text in [*broken, *violations[:SHOWN_MAX], *(differences or [])[:SHOWN_MAX]]:
-        line(f"  {text}")
-    events = sum(verdict.events for verdict in verdicts)
-    if broken or violations or differences:
-        line(
-            f"verify: FAILED {len(broken)} logs broken, {len(violations)} violations,"
-            f" {len(differences or [])} rows differ"
+        found = await verify(
+            postgres_of(settings),
+            topic=settings.topics.events,
+            source=log_source(kafka_of(settings), settings.topics),
+            schema=settings.postgres_schema,
+            progress=tell,
         )
-        return
-    rows = "not compared" if differences is None else "equal to the fold"
-    line(f"verify: ok {events:,} events in {len(verdicts)} partitions; read models {rows}")
-
-
-def _row(verdict: Verdict) -> tuple[Any, ...]:
-    ignored = ", ".join(f"{count} {name}" for name, count in verdict.ignored.items())
-    return (
-        verdict.partition,
-        verdict.entries,
-        verdict.events,
-        verdict.take_overs,
-        ignored,
-        verdict.hash[:16],
-    )
+    return [str(difference) for difference in found]

@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 
 from ledger.log.effective import START, Cursor
 from projections.packing import LAYOUT, StoredByAnotherVersion
-from projections.schema import SCHEMA, checked
+from projections.schema import SCHEMA, checked, connect
 from projections.sql import statement
 
 TABLE = "checkpoints"
@@ -138,6 +138,18 @@ class Checkpoints(PostgresTrackingRecorder):
         if stored is None:
             raise CheckpointLost(f"the checkpoint of {application} is gone")
         raise Superseded(application, old, stored[0])
+
+
+def cursors(dsn: str, *, topic: str, schema: str = SCHEMA) -> dict[int, Cursor]:
+    """How far the views of each partition are that was begun: what they saw of its log."""
+    checkpoints = Checkpoints(dsn, topic=topic, schema=schema)
+    try:
+        with connect(dsn, schema=schema) as connection:
+            begun = connection.execute(statement("queries/status")).fetchall()
+            found = {row[0]: checkpoints.read(connection, row[0]) for row in begun}
+    finally:
+        checkpoints.close()
+    return {partition: cursor for partition, cursor in found.items() if cursor is not None}
 
 
 def packed_cursor(cursor: Cursor) -> tuple[bytes, bytes]:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
+from ledger.audit.checked_entries import CheckedEntries
 from ledger.client.layout import connection_to, partitions_of
 from ledger.domain.entries import Entry, Proven, command_of
 from ledger.domain.events import (
@@ -74,7 +75,6 @@ class Verdict(Struct, frozen=True, gc=False):
     """All below is sound."""
     entries: int
     events: int
-    """Of a broken log some are left out: those read together with the break."""
     take_overs: int
     hash: str
     """The chain's last: whoever noted it can tell later that nothing before it was changed."""
@@ -167,25 +167,29 @@ class Auditor:
     async def verify_chain(
         self, partitions: Iterable[int] | None = None, *, progress: Progress | None = None
     ) -> list[Verdict]:
-        """One partition after the other; all of them if none is named."""
+        """One partition after the other; all of them if none is named. Of the rules `ledger verify`
+        says more."""
         wanted = range(self._count()) if partitions is None else partitions
         return [await self._verify(partition, progress) for partition in wanted]
 
     async def _verify(self, partition: int, progress: Progress | None) -> Verdict:
+        entries = CheckedEntries(self._topics.events, partition)
         events = 0
         broken = ""
         async with EntriesReader(self._connection, self._topics, partition) as reader:
             end = await reader.end()
             try:
-                async for items in reader.batches(end):
-                    for item in items:
+                async for records in reader.records(end):
+                    for record in records:
+                        item = entries.feed(record)
                         if isinstance(item, Proven):
                             events += len(item.entry.events)
                     if progress is not None:
                         progress(partition, reader.position, end)
+                entries.check_whole()
             except LogBroken as error:
                 broken = str(error)
-            cursor = reader.cursor
+            cursor = entries.cursor
             return Verdict(
                 partition=partition,
                 end=cursor.offset if broken else reader.position,
@@ -193,7 +197,7 @@ class Auditor:
                 events=events,
                 take_overs=len(cursor.nonces),
                 hash=cursor.hash.hex(),
-                ignored=_counts(reader.effective.ignored),
+                ignored=_counts(entries.ignored),
                 broken=broken,
             )
 

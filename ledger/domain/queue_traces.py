@@ -7,7 +7,7 @@ Memory is bounded by what is open, by names that operators gave, and by the ende
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -15,19 +15,23 @@ from ledger.domain.commands import Limit, QueueSettings, Schedule, Template
 from ledger.domain.events import (
     AttemptExpired,
     AttemptFailed,
+    AttemptStarted,
     CancelRequested,
     Event,
     JobCancelled,
     JobExpired,
     JobFailed,
+    JobProgressed,
     JobRequested,
     JobSucceeded,
     LeaseGranted,
     LeaseReleased,
+    LeasesExtended,
     PassRestarted,
     QueuePaused,
     QueuePut,
     QueueResumed,
+    RetryScheduled,
     ScheduleDeleted,
     ScheduleDisabled,
     ScheduleEnabled,
@@ -37,6 +41,8 @@ from ledger.domain.events import (
     ScheduleStopped,
     SentBack,
     StepCancelled,
+    StepQueued,
+    StepSkipped,
     StepSucceeded,
     TemplatePut,
     Unknown,
@@ -53,6 +59,10 @@ Complaint = tuple[str, JobId | None, str]
 """(invariant, job, what is wrong)"""
 Key = tuple[str, str, int, bytes]
 """(queue, type or "", number of the limit, value)"""
+_NO_MATTER = frozenset(
+    {AttemptStarted, JobProgressed, LeasesExtended, RetryScheduled, StepQueued, StepSkipped}
+)
+"""Events that say nothing of a queue."""
 JobEnd = JobSucceeded | JobFailed | JobExpired | JobCancelled
 
 
@@ -81,6 +91,8 @@ class QueueTraces:
     def __init__(self) -> None:
         self.jobs: dict[JobId, OpenJob] = {}
         self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
+        self._is_limited = False
+        """Whether any of them says anything."""
         self._holders: dict[Key, set[tuple[JobId, str]]] = {}
         self._templates: dict[tuple[str, str], Template] = {}
         self._paused: set[str] = set()
@@ -95,12 +107,22 @@ class QueueTraces:
         self._retention = RetentionTraces()
 
     # --- One event -------------------------------------------------------------------------------
-    def follow(self, event: Event, at: int) -> Iterator[Complaint]:
+    def follow(self, event: Event, at: int) -> Iterable[Complaint]:
+        """Hot: what most events are is told by their type, see `steps.current_lease`."""
+        kind = type(event)
+        if kind in _NO_MATTER:
+            return ()
+        if kind is JobRequested:
+            return self._requested(event)  # type: ignore[arg-type]
+        if kind is LeaseGranted:
+            return self._granted(event)  # type: ignore[arg-type]
+        if kind is JobSucceeded:
+            self._closed(event, at)  # type: ignore[arg-type]
+            return ()
+        return self._follow(event, at)
+
+    def _follow(self, event: Event, at: int) -> Iterator[Complaint]:
         match event:
-            case JobRequested():
-                yield from self._requested(event)
-            case LeaseGranted():
-                yield from self._granted(event)
             case (
                 LeaseReleased()
                 | WaitStarted()
@@ -114,7 +136,7 @@ class QueueTraces:
                 self._sent_back(event)
             case PassRestarted():
                 self._ends(event.job_id, None)
-            case JobSucceeded() | JobFailed() | JobExpired() | JobCancelled():
+            case JobFailed() | JobExpired() | JobCancelled():
                 self._closed(event, at)
             case CancelRequested():
                 if (job := self.jobs.get(event.job_id)) is not None:
@@ -259,6 +281,7 @@ class QueueTraces:
         if self._limits.get((queue, job_type), ()) == limits:
             return
         self._limits[queue, job_type] = limits
+        self._is_limited = any(self._limits.values())
         self._holders = {}
         for job_id, job in self.jobs.items():
             for key in self._keys(job.asked) if job.leases else ():
@@ -271,7 +294,10 @@ class QueueTraces:
                 return key
         return None
 
-    def _keys(self, asked: JobRequested) -> Iterator[Key]:
+    def _keys(self, asked: JobRequested) -> Iterable[Key]:
+        return self._keys_of(asked) if self._is_limited else ()
+
+    def _keys_of(self, asked: JobRequested) -> Iterator[Key]:
         for name in ("", asked.type):
             for number, limit in enumerate(self._limits.get((asked.queue, name), ())):
                 value = value_of(asked, limit.key)

@@ -3,7 +3,7 @@ model of it, which shares no line with the rules that it checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ledger.domain.events import (
     AttemptExpired,
@@ -40,6 +40,9 @@ Complaint = tuple[str, str]
 """(invariant, what is wrong)"""
 InLine = tuple[str, str, int]
 """(worker type, step, when it is due)"""
+Place = tuple[int, int]
+"""Of an entry: (its number, its first offset; -1 where nobody said)"""
+NOWHERE: Place = (0, -1)
 
 
 class Trace:
@@ -60,6 +63,7 @@ class Trace:
         "order",
         "owed",
         "percent",
+        "place",
         "progress_at",
         "ready_at",
         "releases",
@@ -88,6 +92,8 @@ class Trace:
         self.cancel_since = 0
         self.owed: AttemptFailed | AttemptExpired | None = None
         self.ended = False
+        self.place = NOWHERE
+        """Of the last entry that told something of it."""
         self.in_line: tuple[int, int] | None = None
         """Where it was put last, since its last lease: (order, due)."""
         self.opaque = False
@@ -119,20 +125,31 @@ class Trace:
         """When it is due that waits to be leased; None: it does not."""
         return self.ready_at if self.state == "pending" and not self.ended else None
 
-    def put_in_line(self) -> Iterator[InLine]:
+    def put_in_line(self) -> Iterable[InLine]:
         """What has come to wait since this was asked before."""
-        if self.state == "pending" and not self.ended:
-            place = (self.order, self.ready_at)
-            if place != self.in_line:
-                self.in_line = place
-                yield (self.asked.type, MAIN, self.ready_at)
+        if self.state != "pending" or self.ended or self.in_line == (self.order, self.ready_at):
+            return ()
+        self.in_line = (self.order, self.ready_at)
+        return ((self.asked.type, MAIN, self.ready_at),)
 
     # --- One fact --------------------------------------------------------------------------------
-    def follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
-        """What is wrong with a fact, given those before it; then it counts, right or wrong."""
+    def follow(self, event: JobEvent, at: int, floor: int) -> Iterable[Complaint]:
+        """What is wrong with a fact, given those before it; then it counts, right or wrong.
+
+        Hot: the three of every job are told by their type, see `steps.current_lease`.
+        """
         if self.ended:
-            yield "I10", f"{event.TYPE} after the end"
-            return
+            return (("I10", f"{event.TYPE} after the end"),)
+        if self.owed is None:
+            if type(event) is LeaseGranted:
+                return self._grant(event, at)
+            if type(event) is AttemptStarted:
+                return self._start(event)
+            if type(event) is JobSucceeded:
+                return self._succeed(event)
+        return self._follow(event, at, floor)
+
+    def _follow(self, event: JobEvent, at: int, floor: int) -> Iterator[Complaint]:
         if self.owed is not None:
             yield from self._settle_debt(event)
         match event:
@@ -141,10 +158,7 @@ class Trace:
             case LeaseGranted():
                 yield from self._grant(event, at)
             case AttemptStarted():
-                yield from self._under_fence(event.fence, "start")
-                if self.state != "leased":
-                    yield "I7", f"started while {self.state}"
-                self.state, self.deadline, self.started = "running", event.deadline, True
+                yield from self._start(event)
             case JobProgressed():
                 yield from self._progress(event, at)
             case LeaseReleased():
@@ -160,8 +174,7 @@ class Trace:
             case RetryScheduled():
                 yield from self._retry(event, at)
             case JobSucceeded():
-                yield from self._under_fence(event.fence, "result")
-                self.ended = True
+                yield from self._succeed(event)
             case JobFailed() | JobExpired():
                 yield from self._fail(event, at)
             case CancelRequested():
@@ -171,10 +184,11 @@ class Trace:
             case JobCollected():
                 yield "I19", "collected before its end"
 
-    def at_rest(self) -> Iterator[Complaint]:
+    def at_rest(self) -> Iterable[Complaint]:
         """What should have followed in the same entry, and did not."""
-        if self.owed is not None:
-            yield "I13", "an attempt went wrong, and nothing follows from it"
+        if self.owed is None:
+            return ()
+        return (("I13", "an attempt went wrong, and nothing follows from it"),)
 
     def extend(self, extension: Extension, runtime_id: str) -> Iterator[Complaint]:
         if not self.live or extension.fence != self.fence:
@@ -212,6 +226,16 @@ class Trace:
             yield "I7", f"a {what} while {self.state}"
         elif fence != self.fence:
             yield "I7", f"a {what} under fence {fence}; the current one is {self.fence}"
+
+    def _start(self, event: AttemptStarted) -> Iterator[Complaint]:
+        yield from self._under_fence(event.fence, "start")
+        if self.state != "leased":
+            yield "I7", f"started while {self.state}"
+        self.state, self.deadline, self.started = "running", event.deadline, True
+
+    def _succeed(self, event: JobSucceeded) -> Iterator[Complaint]:
+        yield from self._under_fence(event.fence, "result")
+        self.ended = True
 
     def _grant(self, event: LeaseGranted, at: int) -> Iterator[Complaint]:
         if self.current:

@@ -112,6 +112,14 @@ class EntriesReader:
             # Records that are there already are handed out without a pause; others must live too.
             await asyncio.sleep(0)
 
+    async def records(self, until: int) -> AsyncIterator[list[Record]]:
+        """As they lie there, whether or not they count; none of them is looked at."""
+        while self._position < until:
+            records = await self._next_records(until)
+            if records:
+                yield records
+            await asyncio.sleep(0)
+
     @property
     def _first_offset(self) -> int:
         return self._start.hash_offset if self._start.hash_offset >= 0 else self._start.offset

@@ -12,13 +12,9 @@ Outgoing = tuple[bytes | None, bytes | None, Sequence[Header]]
 """Key, value, headers."""
 
 
-class Record(Protocol):
-    """What readers use of a consumed record; aiokafka's `ConsumerRecord` is one."""
+class LogRecord(Protocol):
+    """What readers of the events log use of a record, wherever it lies."""
 
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
     @property
     def offset(self) -> int: ...
     @property
@@ -32,3 +28,12 @@ class Record(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[ReadHeader]: ...
+
+
+class Record(LogRecord, Protocol):
+    """What a consumer hands out; aiokafka's `ConsumerRecord` is one."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...

@@ -78,7 +78,8 @@ def _open(dsn: str) -> list[str]:
 
 async def judge(stack: Stack, journal: Journal) -> Verdict:
     verdict = Verdict()
-    history = await read_history(stack.cluster.connection, stack.cluster.topics, PARTITIONS)
+    cluster = stack.cluster
+    history = await read_history(cluster.connection, cluster.topics, PARTITIONS, strictly=False)
     _judge_asks(verdict, journal, history)
     _judge_ends(verdict, history, stack.directory / "effects")
     _judge_operations(verdict, journal, history)

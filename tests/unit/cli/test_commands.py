@@ -19,6 +19,7 @@ COMMANDS = [
     "config",
     "doctor",
     "verify",
+    "archive",
     "replay",
     "version",
     "topics apply",
