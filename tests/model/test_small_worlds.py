@@ -41,8 +41,7 @@ def test_the_searches_come_to_every_hard_place() -> None:
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    found = [search(PLANTED[fault](plan)) for plan in PLANS]
-    assert any(each.wrong and each.trace for each in found)
+    assert any(search(PLANTED[fault](plan)).trace for plan in PLANS)
 
 
 def test_a_counterexample_is_shortest_and_reads_as_a_story() -> None:

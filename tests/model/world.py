@@ -33,7 +33,7 @@ class Plan(Struct, frozen=True):
     """How large a world is."""
 
     faults: int = 1
-    runtimes: int = 2
+    runtimes: int = 1
     attempts: int = 1
     cancels: bool = False
     fails: bool = False
