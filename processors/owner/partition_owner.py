@@ -161,6 +161,7 @@ class PartitionOwner:
             partitions=seams.partitions,
             at=lambda: Micros(max(seams.wall(), partition.at)),
             apply=apply,
+            owner=seams.process,
         )
         reach("owner.after_take_over")
         self.takeovers += 1

@@ -18,6 +18,7 @@ from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
 from ledger.log.sharing import PartitionsAssigned, Sharing
+from ledger.log.term import THIS_PROCESS
 from ledger.log.topics import Mode, Topics
 from processors.owner.gaps import Gap
 from processors.owner.partition_owner import PartitionOwner
@@ -43,6 +44,8 @@ class OwnerSettings:
     ledger_id: str = "ledger"
     mode: Mode = "development"
     bounds: Bounds = field(default_factory=Bounds)
+    process: str = THIS_PROCESS
+    """Unlike any other's: by it an owner knows take-overs of its own."""
 
 
 class OwnerService:
@@ -117,6 +120,7 @@ class OwnerService:
             requests=requests,
             feed=self._feed,
             bounds=settings.bounds,
+            process=settings.process,
         )
 
     async def _trim(self, seams: Seams) -> None:
