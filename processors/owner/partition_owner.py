@@ -207,7 +207,9 @@ class TermOfOffice:
         self._partition = partition
         self._offers = Offers()
         self._release = Release(seams, partition, self._offers)
-        self._clock = TermClock(seams.wall, seams.monotonic, last=partition.at)
+        self._clock = TermClock(
+            seams.wall, seams.monotonic, last=partition.at, appended_at=term.appended_at
+        )
         self._suppressed: Counter[tuple[str, ...]] = Counter()
         self._bulk_todo: dict[str, list[JobId]] = {}
         self._unrecorded = 0
@@ -314,6 +316,7 @@ class TermOfOffice:
             self._partition,
             self._offers,
             self._clock.read(self._term.appended_at),
+            ahead=self._clock.ahead,
             fits=self._term.fits,
             suppressed=self._suppressed,
             bulk_todo=self._bulk_todo,

@@ -202,8 +202,16 @@ def test_entries_are_numbered_without_a_gap() -> None:
 def test_time_does_not_go_back() -> None:
     log = Log().write(requested())
     log.check(Entry(2, Micros(NOON - 1), 0, 0, ()))
+    assert [violation.rule for violation in log.violations] == ["I24"]
+
+
+def test_a_take_over_that_had_not_read_the_last_entry_may_be_dated_before_it() -> None:
+    log = Log().write(requested())
     log.violations += log.invariants.take_over(TakeOver("n", Micros(NOON - 1), "l", 1))
-    assert [violation.rule for violation in log.violations] == ["I24", "I24"]
+    assert not log.violations
+    assert log.partition.at == NOON
+    log.check(Entry(2, Micros(NOON - 1), 0, 0, ()))
+    assert [violation.rule for violation in log.violations] == ["I24"]
 
 
 def test_what_does_not_fit_is_named() -> None:
