@@ -7,6 +7,7 @@ sent travels on, whatever becomes of its sender.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from hashlib import sha256
@@ -109,6 +110,8 @@ class Broker:
         self.group = Group(loop, self, session_seconds=group_seconds)
         self.appended: list[Callable[[Log, Sent, list[Stored], str], None]] = []
         """Told of each append, with how it came to it."""
+        self.under_way: Counter[str] = Counter()
+        """Batches by topic."""
         self._digest = sha256()
         self.nature = Context()
         """In which nobody's process is current."""
@@ -149,12 +152,14 @@ class Broker:
         through. Once for each attempt at most."""
         way = self.weather.append(sent)
         if way.arrives_in is not None:
+            self.under_way[sent.topic] += 1
             self.after(way.arrives_in, self._arrive, sent, way, answer)
         if way.again_in is not None:
             self.after(way.again_in, self._append, sent, "again")
         return way
 
     def _arrive(self, sent: Sent, way: Way, answer: Callable[[int | None, int], None]) -> None:
+        self.under_way[sent.topic] -= 1
         if way.refused:
             self.note("refused", sent.by, sent.topic, sent.partition)
             return

@@ -9,13 +9,17 @@ from typing import Literal
 from msgspec import Struct
 
 from tests.simulation.broker import Sent, Way
-from tests.simulation.loop import Loop, Process
+from tests.simulation.loop import EPOCH_SECONDS, Loop, Process
 
 Trouble = Literal["late", "lost", "deaf", "doubled", "refused", "slow", "where"]
 """Of appends: they land when their sender has given up; never; land, and nobody says so; land
 twice; are refused for lack of replicas; are slow; come again and the broker does not say where the
 first one is."""
 TROUBLES: tuple[Trouble, ...] = ("late", "lost", "deaf", "doubled", "refused", "slow", "where")
+
+
+FULL_MINUTE = 60.0 - EPOCH_SECONDS % 60
+"""The first after the start."""
 
 
 class Fault(Struct, frozen=True, kw_only=True, tag=True):
@@ -123,6 +127,10 @@ def drawn(
             faults.append(Jump(at=0.0, process=name, by=chance.choice((-90.0, -5.0, 5.0, 90.0))))
         if chance.random() < 0.2:
             faults.append(Drift(at=0.0, process=name, part=chance.uniform(-0.01, 0.01)))
+    if chance.random() < 0.15:
+        # As the schedules fire: another owner does it, and this one when it wakes up.
+        name = chance.choice(owners)
+        faults.append(Freeze(at=round(FULL_MINUTE - chance.random(), 3), process=name, seconds=7.0))
     for _ in range(chance.randint(2, 9)):
         faults.append(_one(chance, owners, others, round(chance.uniform(2.0, until), 3)))
     return sorted(faults, key=lambda fault: fault.at)

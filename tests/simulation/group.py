@@ -45,6 +45,8 @@ class Group:
         self._round = 0
         self._shares: Mapping[str, Any] = {}
         self._looks = False
+        self.disturbed = 0
+        """Rounds that began while some append was under way."""
 
     def join(self, member_id: str, metadata: Any) -> tuple[str, asyncio.Future[Joined]]:
         if member_id not in self._members:
@@ -102,6 +104,7 @@ class Group:
             return
         self._is_joining = True
         self._round += 1
+        self.disturbed += any(self._broker.under_way.values())
         self._shares = {}
         for member in self._members.values():
             if member.syncing is not None and not member.syncing.done():

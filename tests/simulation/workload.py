@@ -30,6 +30,7 @@ from ledger.domain.commands import (
 )
 from ledger.domain.ids import CommandId, Fence, JobId, QueueName, RuntimeId
 from ledger.log.errors import LogError
+from tests.simulation.coverage import ACCEPTED, STALE, UNSURE
 from tests.simulation.plan import FLOW_TYPE, HTTP_TYPE, LOAD_SECONDS, payload
 
 if TYPE_CHECKING:
@@ -202,7 +203,6 @@ class Requests:
             return "refused"
         except Undecided as undecided:
             evidence.undecided(undecided.command_id)
-            self._world.states["a producer was told that nothing is decided yet"] += 1
             return "undecided"
         except (NotAcknowledged, LogError):
             return "unknown"
@@ -308,20 +308,18 @@ class Calls:
         try:
             outcome = await gateway.decide(Sent(command, command_id, actor), 2.0)
         except (LogError, Overloaded):
-            states["the gateway could not say (503)"] += 1
+            states[UNSURE] += 1
             evidence.undecided(command_id)
             return
         if not isinstance(outcome, Decision):
-            states["the gateway answered that nothing is decided yet (202)"] += 1
+            states[ACCEPTED] += 1
             evidence.undecided(command_id)
             return
         reply = outcome.reply
         if reply.outcome == "rejected":
             evidence.refused(command_id, reply.code or "")
             if reply.code in ("LEASE_STALE", "JOB_CLOSED"):
-                states["a result under a stale fence was refused (409)"] += isinstance(
-                    command, SubmitResult
-                )
+                states[STALE] += isinstance(command, SubmitResult)
         elif not isinstance(command, Heartbeat):
             evidence.accepted(command_id, reply.position, reply.job_id)
 

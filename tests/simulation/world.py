@@ -21,8 +21,9 @@ from tests.simulation import faults as faulty
 from tests.simulation import plan as planning
 from tests.simulation import roles
 from tests.simulation.broker import Broker, Log, Sent, Stored
-from tests.simulation.checks import Evidence, quiet, verdict
+from tests.simulation.checks import Evidence, Found, quiet, verdict
 from tests.simulation.clients import clients_of
+from tests.simulation.coverage import Journal, reached
 from tests.simulation.faults import AnyFault, Weather
 from tests.simulation.loop import Loop, Process
 from tests.simulation.nature import simulated
@@ -62,11 +63,14 @@ class Place(Struct):
 class Outcome(Struct, frozen=True):
     seed: int
     faults: Sequence[AnyFault]
-    violations: Sequence[str]
+    violations: Sequence[Found]
+    witness: Sequence[str]
+    """What the log says of the first one's job."""
     digest: str
     seconds: float
     steps: int
     states: Counter[str]
+    """Hard states that were reached, and how often."""
 
 
 class World:
@@ -80,6 +84,7 @@ class World:
         self.broker = Broker(self.loop, self.weather, group_seconds=BOUNDS.session_seconds)
         self.evidence = Evidence(self.topics, self.partitions)
         self.states: Counter[str] = Counter()
+        self.journal = Journal(self.loop)
         self.views = Views(self.topics.events, self._passing, self._answering)
         self.owners: dict[str, OwnerService] = {}
         self._places: dict[str, Place] = {}
@@ -131,23 +136,24 @@ class World:
 
     # --- The run ---------------------------------------------------------------------------------
     def run(self) -> Outcome:
-        asyncio.set_event_loop(None)
-        with simulated(self.loop):
+        with simulated(self.loop), self.journal.kept():
             try:
                 violations = self.loop.run_until_complete(self._live())
             finally:
                 self.loop.give_up()
+        first = violations[0].job_id if violations else None
         return Outcome(
             self.seed,
             self.faults,
             violations,
+            self.evidence.witness(first) if first else (),
             self.broker.digest(),
             self.loop.now,
             self.loop.steps,
             self.states,
         )
 
-    async def _live(self) -> list[str]:
+    async def _live(self) -> list[Found]:
         await self.topics.apply(
             self.connection("topics"), partitions=self.partitions, mode="development"
         )
@@ -160,9 +166,11 @@ class World:
         until = self.loop.now + QUIET_SECONDS
         while self.loop.now < until and not self._is_quiet():
             await asyncio.sleep(LOOK_SECONDS)
-        violations = verdict(self.evidence, self.broker, self.views, self.states)
-        self.broker.note("end", self.loop.steps, violations)
-        return violations + self.loop.broken
+        found = verdict(self.evidence, self.views)
+        found += [Found("broken", what) for what in self.loop.broken]
+        self.states += reached(self)
+        self.broker.note("end", self.loop.steps, found)
+        return found
 
     def _is_quiet(self) -> bool:
         done = all(each.done for each in self._requests.values())
@@ -189,7 +197,6 @@ class World:
         self.broker.note("ended", process.name, repr(error))
         process.kill()
         if error is not None:
-            self.states[f"died of {type(_first(error)).__name__}"] += 1
             self.evidence.died(process.name, _first(error))
         self.loop.call_later(AGAIN_SECONDS, self._start, name)
 
