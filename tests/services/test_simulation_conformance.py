@@ -86,7 +86,7 @@ async def the_life_of_jobs(connection: Connection, topics: Topics) -> Trace:
                 if not isinstance(event, CommandsConsumed):
                     fence = getattr(event, "fence", "")
                     code = getattr(event, "code", "")
-                    trace.append(f"{partition} {event.TYPE} {fence} {code}")
+                    trace.append(f"{partition} {type(event).__name__} {fence} {code}")
     return trace
 
 

@@ -142,15 +142,13 @@ def reached(world: World) -> Counter[str]:
         ignored = evidence.readers[number].ignored
         found[DOUBLED] += ignored.out_of_sequence
         found[DOUBLED_TAKE_OVER] += ignored.doubled
-        owners = [item.take_over.nonce.partition("-")[0] for item in items if _is_take_over(item)]
+        owners = [
+            item.take_over.nonce.partition("-")[0] for item in items if isinstance(item, TakenOver)
+        ]
         found[MOVED] += sum(a != b for a, b in zip(owners, owners[1:], strict=False))
         _strangers(world, number, found)
     _races(world, found)
     return +found
-
-
-def _is_take_over(item: object) -> bool:
-    return isinstance(item, TakenOver)
 
 
 def _strangers(world: World, number: int, found: Counter[str]) -> None:

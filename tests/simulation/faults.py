@@ -58,6 +58,8 @@ class Appends(Fault, frozen=True, kw_only=True):
     seconds: float
     trouble: Trouble
     part: float
+    events_only: bool = False
+    """Else to any topic."""
 
 
 class Fetches(Fault, frozen=True, kw_only=True):
@@ -151,7 +153,14 @@ def _one(chance: Random, owners: Sequence[str], others: Sequence[str], at: float
         case 4:
             trouble = chance.choice(TROUBLES)
             part = chance.choice((0.2, 0.5, 1.0))
-            return Appends(at=at, process=process, seconds=seconds, trouble=trouble, part=part)
+            return Appends(
+                at=at,
+                process=process,
+                seconds=seconds,
+                trouble=trouble,
+                part=part,
+                events_only=process in owners and chance.random() < 0.6,
+            )
         case 5:
             delay = round(chance.uniform(0.1, 2.0), 3)
             return Fetches(at=at, process=process, seconds=seconds, delay=delay)
@@ -174,8 +183,6 @@ class Weather:
         self._chance = Random(f"{loop.seed}/weather")
         self._appends: list[tuple[float, Appends]] = []
         self._fetches: list[tuple[float, Fetches]] = []
-        self.met: dict[str, int] = {}
-        """How often each trouble met an append."""
 
     def add(self, fault: Appends | Fetches) -> None:
         until = self._loop.now + fault.seconds
@@ -191,10 +198,7 @@ class Weather:
     def append(self, sent: Sent) -> Way:
         chance = self._chance
         there, back = 0.0005 + 0.002 * chance.random(), 0.0005 + 0.002 * chance.random()
-        trouble = self._trouble(sent.by)
-        if trouble is not None:
-            self.met[trouble] = self.met.get(trouble, 0) + 1
-        match trouble:
+        match self._trouble(sent):
             case None:
                 return Way(there, back)
             case "late":
@@ -212,11 +216,14 @@ class Weather:
             case "slow":
                 return Way(chance.uniform(0.05, 1.0), chance.uniform(0.05, 1.0))
 
-    def _trouble(self, by: str) -> Trouble | None:
+    def _trouble(self, sent: Sent) -> Trouble | None:
         for until, fault in self._appends:
-            if until > self._loop.now and by.startswith(f"{fault.process}#"):
-                if self._chance.random() < fault.part:
-                    return fault.trouble
+            if until < self._loop.now or not sent.by.startswith(f"{fault.process}#"):
+                continue
+            if fault.events_only and "events" not in sent.topic:
+                continue
+            if self._chance.random() < fault.part:
+                return fault.trouble
         return None
 
     def fetch_seconds(self, process: Process | None) -> float:

@@ -18,10 +18,11 @@ from contextvars import Context, ContextVar
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 from warnings import catch_warnings, simplefilter
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 STEP_SECONDS = 1e-6
 """What a handle takes, so that no loop of them stands still in time."""
 THREAD_SECONDS = 0.002
@@ -90,7 +91,7 @@ class _Task(asyncio.Task[Any]):
 
     def __init__(self, *args: Any, **words: Any) -> None:
         loop = words["loop"]
-        self.number = next(loop.numbers)
+        self.number: int = next(loop.numbers)
         super().__init__(*args, **words)
 
     def __hash__(self) -> int:
@@ -139,8 +140,8 @@ class Loop(asyncio.BaseEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -150,8 +151,8 @@ class Loop(asyncio.BaseEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.now + delay, callback, *args, context=context)
@@ -275,7 +276,7 @@ def _unwind(task: asyncio.Task[Any]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     for _ in range(UNWOUND_MAX):
         try:
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()
             return
         except BaseException:
             continue

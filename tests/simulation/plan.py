@@ -27,6 +27,8 @@ class Plan(Struct, frozen=True):
     actions: int
     callers: int
     has_schedule: bool
+    wait_seconds: float
+    """For a decision."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -47,6 +49,7 @@ def drawn(chance: Random) -> Plan:
         actions=chance.randint(8, 24),
         callers=chance.choice((0, 1, 2)),
         has_schedule=chance.random() < 0.5,
+        wait_seconds=chance.choice((3.0, 12.0)),
     )
 
 

@@ -107,7 +107,7 @@ async def producer(world: World, name: str, stop: asyncio.Event) -> None:
     async with Operator(
         world.connection(name),
         partitions=world.partitions,
-        wait_seconds=3.0,
+        wait_seconds=world.plan.wait_seconds,
         source="simulation",
         actor="simulation",
     ) as its:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ledger.domain import deadlines, leases
 from ledger.domain.entries import Proven, TakeOver
 from ledger.domain.ids import Fence
-from ledger.domain.job import Job, Step
+from ledger.domain.job import Job, Step, retry_of
 from ledger.domain.partition import Bounds, Partition
 from ledger.domain.rejections import Rejected
 from ledger.domain.remembered import Outcomes
@@ -35,8 +35,6 @@ def no_fence_is_checked(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_attempt_too_many(patch: pytest.MonkeyPatch) -> None:
-    retry_of = deadlines.retry_of
-
     def generous(job: Job, step: Step) -> Any:
         retry = retry_of(job, step)
         return replace(retry, max_attempts=retry.max_attempts + 1)

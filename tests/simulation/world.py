@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
@@ -48,7 +48,7 @@ LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
 """A process that died of an error is started again after so long."""
 
-Role = Callable[["World", str, asyncio.Event], Awaitable[None]]
+Role = Callable[["World", str, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 class Place(Struct):
@@ -186,7 +186,7 @@ class World:
             process.wall_offset, process.drift = before.wall_offset, before.drift
         stop = place.stop = asyncio.Event()
         self.broker.note("start", process.name)
-        task = process.start(place.role(self, process.name, stop))  # type: ignore[arg-type]
+        task = process.start(place.role(self, process.name, stop))
         task.add_done_callback(
             lambda done: self._ended(name, process, done), context=self.broker.nature
         )
