@@ -172,8 +172,7 @@ async def _doubled(connection: Connection, topics: Topics) -> None:
     producer = Producer(connection, "again")
     await producer.start()
     again = [
-        (record.key, record.value, [(n, v or b"") for n, v in record.headers])
-        for record in records
+        (record.key, record.value, [(n, v or b"") for n, v in record.headers]) for record in records
     ]
     await producer.acknowledged(
         await producer.send(topics.events, 0, producer.batch(again, timestamp=0))

@@ -180,9 +180,7 @@ def verdict(evidence: Evidence, views: Views) -> list[Found]:
 def _acknowledgements(evidence: Evidence, causes: Causes) -> list[Found]:
     """I5."""
     found = []
-    made = {
-        event.job_id for _, event in evidence.events() if isinstance(event, JobRequested)
-    }
+    made = {event.job_id for _, event in evidence.events() if isinstance(event, JobRequested)}
     for told in evidence.acknowledged:
         offset = int(told.position.partition(":")[2])
         if not any(entry.last_offset <= offset for entry in causes.get(told.command_id, ())):

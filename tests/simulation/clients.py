@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,7 @@ from aiokafka.structs import OffsetAndTimestamp, RecordMetadata, TopicPartition
 from ledger.log.clients import Clients
 from ledger.log.records import Outgoing
 from tests.simulation.broker import Broker, Log, Sent, Stored
-from tests.simulation.loop import Process, current
+from tests.simulation.loop import current
 
 RETRY_SECONDS = 0.1
 """aiokafka's own pause before an append is tried again."""
@@ -51,8 +50,8 @@ class Client:
 
     async def trip(self) -> None:
         process, loop = self.process, self.broker.loop
-        while process is not None and process.cut_until > loop.now:
-            await asyncio.sleep(process.cut_until - loop.now)
+        while process is not None and (left := process.cut_until - loop.now) > 0:
+            await asyncio.sleep(left)
         await asyncio.sleep(self.broker.weather.trip_seconds(process))
 
     @property
@@ -142,9 +141,9 @@ class Producer:
     def _send_next(self, place: TopicPartition, lane: Lane) -> None:
         if self._closed or not lane.waiting:
             lane.is_busy = False
-            if self._emptied is not None and not self._emptied.done():
-                if not any(each.waiting for each in self._lanes.values()):
-                    self._emptied.set_result(None)
+            is_empty = not any(each.waiting for each in self._lanes.values())
+            if self._emptied is not None and is_empty:
+                _set(self._emptied, None)
             return
         lane.is_busy = True
         loop = asyncio.get_running_loop()
@@ -252,9 +251,7 @@ class Consumer:
             await asyncio.sleep(timeout_ms / 1000)
             return {}
         while True:
-            wanted = [
-                place for place in places or self._positions if place not in self._paused
-            ]
+            wanted = [place for place in places or self._positions if place not in self._paused]
             logs = [(place, self._broker.log(*place)) for place in wanted]
             left = until - self._broker.loop.now
             if not any(self._positions[place] != log.end for place, log in logs):

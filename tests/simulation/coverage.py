@@ -1,8 +1,9 @@
-"""Which hard states a run has reached: read from its log, its counters and its log lines. A run that
-never met one proves nothing of it."""
+"""Which hard states a run has reached: read from its log, its counters and its log lines. A run
+that never met one proves nothing of it."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -145,7 +146,7 @@ def reached(world: World) -> Counter[str]:
         owners = [
             item.take_over.nonce.partition("-")[0] for item in items if isinstance(item, TakenOver)
         ]
-        found[MOVED] += sum(a != b for a, b in zip(owners, owners[1:], strict=False))
+        found[MOVED] += sum(a != b for a, b in itertools.pairwise(owners))
         _strangers(world, number, found)
     _races(world, found)
     return +found

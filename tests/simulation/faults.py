@@ -1,4 +1,4 @@
-"""What goes wrong in a run, drawn from its seed: a list of faults, each of which can be left out."""
+"""What goes wrong in a run, drawn from its seed: faults, each of which can be left out."""
 
 from __future__ import annotations
 
@@ -133,8 +133,10 @@ def drawn(
         # As the schedules fire: another owner does it, and this one when it wakes up.
         name = chance.choice(owners)
         faults.append(Freeze(at=round(FULL_MINUTE - chance.random(), 3), process=name, seconds=7.0))
-    for _ in range(chance.randint(2, 9)):
-        faults.append(_one(chance, owners, others, round(chance.uniform(2.0, until), 3)))
+    faults += [
+        _one(chance, owners, others, round(chance.uniform(2.0, until), 3))
+        for _ in range(chance.randint(2, 9))
+    ]
     return sorted(faults, key=lambda fault: fault.at)
 
 

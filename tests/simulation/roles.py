@@ -112,5 +112,3 @@ async def producer(world: World, name: str, stop: asyncio.Event) -> None:
         actor="simulation",
     ) as its:
         await world.requests(name, its, stop)
-
-

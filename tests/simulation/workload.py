@@ -322,5 +322,3 @@ class Calls:
                 states[STALE] += isinstance(command, SubmitResult)
         elif not isinstance(command, Heartbeat):
             evidence.accepted(command_id, reply.position, reply.job_id)
-
-

@@ -164,7 +164,7 @@ class World:
         await asyncio.sleep(LOAD_SECONDS)
         self._heal()
         until = self.loop.now + QUIET_SECONDS
-        while self.loop.now < until and not self._is_quiet():
+        while self.loop.now < until and not self._is_quiet():  # noqa: ASYNC110 - from outside
             await asyncio.sleep(LOOK_SECONDS)
         found = verdict(self.evidence, self.views)
         found += [Found("broken", what) for what in self.loop.broken]
