@@ -146,12 +146,18 @@ def quiet(evidence: Evidence, broker: Broker, views: Views) -> bool:
     )
 
 
+def fatal(evidence: Evidence) -> list[Found]:
+    """Processes that ended with what no start can mend."""
+    return [
+        Found("death", f"{process} died of {error!r}")
+        for process, error in evidence.deaths
+        if not isinstance(error, PASSING)
+    ]
+
+
 def verdict(evidence: Evidence, views: Views) -> list[Found]:
     """The first of what is wrong."""
-    found = list(evidence.broken)
-    for process, error in evidence.deaths:
-        if not isinstance(error, PASSING):
-            found.append(Found("death", f"{process} died of {error!r}"))
+    found = fatal(evidence) + evidence.broken
     count = len(evidence.folds)
     for number, items in enumerate(evidence.items):
         invariants = Invariants(

@@ -50,7 +50,7 @@ class Client:
 
     async def trip(self) -> None:
         process, loop = self.process, self.broker.loop
-        while process is not None and (left := process.cut_until - loop.now) > 0:
+        while process is not None and (left := process.cut_until - loop.now) > 0:  # noqa: ASYNC110 - it may grow
             await asyncio.sleep(left)
         await asyncio.sleep(self.broker.weather.trip_seconds(process))
 

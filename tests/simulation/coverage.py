@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from ledger.domain.commands import CancelJob, Report
+from ledger.domain.commands import CancelJob
 from ledger.domain.events import (
     AttemptExpired,
     CancelRequested,
@@ -44,7 +44,7 @@ MOVED = "a partition changed hands"
 DISTURBED = "a rebalance began while an append was under way"
 EFFECTS_DELAYED = "effects of proven entries could not be sent"
 EXPIRED_THEN_WORD = "a lease expired, and its runtime's word came after"
-RESUMED = "a Kafka runtime went on after its lease had expired"
+RESUMED = "a Kafka runtime went on after its lease had run out"
 STALE = "a result under a stale fence was refused (409)"
 CANCEL_LOST = "a cancel was asked for, and the result won"
 CANCEL_WON = "a cancel won over a handler at work"
@@ -181,7 +181,6 @@ def _races(world: World, found: Counter[str]) -> None:
                 cancelled.add(job_id)
             case CommandRejected(code="LEASE_STALE", job_id=job_id) if job_id in expired:
                 found[EXPIRED_THEN_WORD] += 1
-                found[RESUMED] += event.command_type == Report.TYPE
             case JobSucceeded(job_id=job_id):
                 found[CANCEL_LOST] += job_id in cancelled
             case CommandRejected(command_type=CancelJob.TYPE, code="JOB_CLOSED"):

@@ -129,15 +129,38 @@ def drawn(
             faults.append(Jump(at=0.0, process=name, by=chance.choice((-90.0, -5.0, 5.0, 90.0))))
         if chance.random() < 0.2:
             faults.append(Drift(at=0.0, process=name, part=chance.uniform(-0.01, 0.01)))
-    if chance.random() < 0.15:
-        # As the schedules fire: another owner does it, and this one when it wakes up.
-        name = chance.choice(owners)
-        faults.append(Freeze(at=round(FULL_MINUTE - chance.random(), 3), process=name, seconds=7.0))
     faults += [
         _one(chance, owners, others, round(chance.uniform(2.0, until), 3))
         for _ in range(chance.randint(2, 9))
     ]
+    if chance.random() < 0.4:
+        faults += _together(chance, owners, others, round(chance.uniform(2.0, until - 6.0), 3))
     return sorted(faults, key=lambda fault: fault.at)
+
+
+def _together(
+    chance: Random, owners: Sequence[str], others: Sequence[str], at: float
+) -> list[AnyFault]:
+    """What seldom meets by itself."""
+    owner = chance.choice(owners)
+    match chance.randrange(4):
+        case 0:  # Take-overs whose appends go wrong.
+            trouble: Trouble = chance.choice(("late", "doubled", "where"))
+            return [
+                Appends(
+                    at=at, process=name, seconds=6.0, trouble=trouble, part=1.0, events_only=True
+                )
+                for name in owners
+            ] + [Expel(at=at + 0.5), Expel(at=at + 3.0)]
+        case 1:  # As schedules fire: another owner does it, and this one when it wakes up.
+            return [Freeze(at=FULL_MINUTE - chance.random(), process=owner, seconds=7.0)]
+        case 2:  # Started anew where no broker can be reached.
+            return [
+                Cut(at=at, process=owner, seconds=9.0),
+                Kill(at=at + 1.0, process=owner, back_in=0.5),
+            ]
+        case _:
+            return [Cut(at=at, process=others[-1], seconds=6.0)]
 
 
 def _one(chance: Random, owners: Sequence[str], others: Sequence[str], at: float) -> AnyFault:

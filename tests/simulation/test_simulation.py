@@ -49,7 +49,7 @@ def test_another_seed_is_another_run() -> None:
 
 def test_records_that_are_gone_after_an_unclean_election_are_noticed() -> None:
     told = World(0, [Truncate(at=14.0, partition=0, records=6)]).run().violations
-    assert any("LogTruncated" in found.detail for found in told)
+    assert any("acknowledged records are gone" in found.detail for found in told)
 
 
 def test_of_many_faults_those_are_left_that_it_takes() -> None:

@@ -30,7 +30,7 @@ from ledger.domain.commands import (
 )
 from ledger.domain.ids import CommandId, Fence, JobId, QueueName, RuntimeId
 from ledger.log.errors import LogError
-from tests.simulation.coverage import ACCEPTED, STALE, UNSURE
+from tests.simulation.coverage import ACCEPTED, RESUMED, STALE, UNSURE
 from tests.simulation.plan import FLOW_TYPE, HTTP_TYPE, LOAD_SECONDS, payload
 
 if TYPE_CHECKING:
@@ -46,12 +46,14 @@ def handler(world: World, name: str) -> Callable[[Context], Awaitable[object]]:
         told = ctx.payload
         does = told.get("do", "succeed")
         seconds = told.get("seconds", 0.0)
-        if does == "progress":
+        try:
             for percent in (10, 50, 90):
                 await asyncio.sleep(seconds / 3)
-                ctx.progress(percent, "simulated")
-        else:
-            await asyncio.sleep(seconds)
+                if does == "progress":
+                    ctx.progress(percent, "simulated")
+        except asyncio.CancelledError:
+            world.states[RESUMED] += ctx.cancelled.is_lost
+            raise
         if ctx.cancelled:
             raise JobCancelled
         match does:

@@ -21,7 +21,7 @@ from tests.simulation import faults as faulty
 from tests.simulation import plan as planning
 from tests.simulation import roles
 from tests.simulation.broker import Broker, Log, Sent, Stored
-from tests.simulation.checks import Evidence, Found, quiet, verdict
+from tests.simulation.checks import Evidence, Found, fatal, quiet, verdict
 from tests.simulation.clients import clients_of
 from tests.simulation.coverage import Journal, reached
 from tests.simulation.faults import AnyFault, Weather
@@ -164,7 +164,7 @@ class World:
         await asyncio.sleep(LOAD_SECONDS)
         self._heal()
         until = self.loop.now + QUIET_SECONDS
-        while self.loop.now < until and not self._is_quiet():  # noqa: ASYNC110 - from outside
+        while self.loop.now < until and not self._is_over():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(LOOK_SECONDS)
         found = verdict(self.evidence, self.views)
         found += [Found("broken", what) for what in self.loop.broken]
@@ -172,7 +172,10 @@ class World:
         self.broker.note("end", self.loop.steps, found)
         return found
 
-    def _is_quiet(self) -> bool:
+    def _is_over(self) -> bool:
+        """Nothing is left to come, or there is no point in waiting for it."""
+        if fatal(self.evidence):
+            return True
         done = all(each.done for each in self._requests.values())
         return done and quiet(self.evidence, self.broker, self.views)
 
@@ -184,6 +187,7 @@ class World:
         process = place.process = Process(f"{name}#{place.count}", self.loop)
         if before is not None:
             process.wall_offset, process.drift = before.wall_offset, before.drift
+            process.cut_until = before.cut_until
         stop = place.stop = asyncio.Event()
         self.broker.note("start", process.name)
         task = process.start(place.role(self, process.name, stop))
