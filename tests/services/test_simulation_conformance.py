@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from ledger.domain.commands import (
     CancelJob,
@@ -36,12 +38,18 @@ from ledger.log.sharing import PartitionsAssigned, Sharing
 from ledger.log.term import Term
 from ledger.log.topics import Topics
 from processors.owner.seams import wall_clock
+from projections.batches import Batch
+from projections.checkpoints import Superseded
+from projections.projector import Projector
+from projections.schema import migrate
+from tests.simulation import views as memory
 from tests.simulation.broker import Broker
 from tests.simulation.clients import clients_of
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Loop, Process
 from tests.simulation.nature import simulated
 from tests.support.ledger import Client, Ledger
+from tests.unit.projections.histories import random_history
 
 pytestmark = pytest.mark.services
 
@@ -280,3 +288,39 @@ def test_a_script_leaves_the_same_trace_on_both(
     real = asyncio.run(_prepared(script, connection, Topics(topic_prefix)))
     assert on_the_simulated(script) == real
     assert len(real) > 2
+
+
+# --- The store ------------------------------------------------------------------------------------
+def told_by(projector: Projector | memory.Projector, seed: int) -> list[object]:
+    """What comes of a history, given in parts, some of them again, some too early, some with
+    values that do not fit."""
+    script, random = random_history(Random(seed), 80), Random(seed)
+    told: list[object] = [projector.cursor(0).offset]
+    cuts = sorted(random.randrange(len(script.items)) for _ in range(6))
+    batches = list(script.batches(cuts, fed=random.random() < 0.5))
+    for place, batch in enumerate(batches):
+        if place + 1 < len(batches):
+            told.append(_applied(projector, batches[place + 1]))
+        if random.random() < 0.3:
+            batch = replace(batch, jobs=random.choice((None, {})))
+        told.append(_applied(projector, batch))
+        if random.random() < 0.5:
+            told.append(_applied(projector, batch))
+    told.append(projector.cursor(0))
+    return told
+
+
+def _applied(projector: Projector | memory.Projector, batch: Batch) -> object:
+    try:
+        done = projector.apply(batch)
+    except Superseded as error:
+        return f"superseded: it stands at {error.stored}"
+    return done.offset, done.entries, done.events, done.misfits, done.folded
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_in_memory_move_as_those_in_postgres_do(seed: int, dsn: str) -> None:
+    migrate(dsn)
+    views = memory.Views("t", lambda: None, lambda: None)
+    with Projector(dsn, topic="t") as projector:
+        assert told_by(views.projector(), seed) == told_by(projector, seed)

@@ -140,7 +140,7 @@ def drawn(
 
 def _together(
     chance: Random, owners: Sequence[str], others: Sequence[str], at: float
-) -> list[AnyFault]:
+) -> Sequence[AnyFault]:
     """What seldom meets by itself."""
     owner = chance.choice(owners)
     match chance.randrange(4):
