@@ -19,6 +19,8 @@ from tests.simulation.world import Outcome, World
 SEEDS_AT_ONCE = 4
 SEEDS_FOR_ALL_STATES = 200
 """A run of so many has to reach every state."""
+TOLD_EACH = 100
+"""Seeds, to the next line where nobody watches."""
 TOLD_MAX = 5
 """Seeds that failed and are told in full, shrunk."""
 WITNESS_MAX = 12
@@ -71,15 +73,12 @@ def _many(first: int, count: int) -> int:
                 failed.append(outcome)
                 if len(failed) <= TOLD_MAX:
                     _tell(outcome)
-        if sys.stderr.isatty() or done % 100 < SEEDS_AT_ONCE:
+        is_watched = sys.stderr.isatty()
+        if is_watched or done == count or done % TOLD_EACH < len(outcomes):
             seconds = time.monotonic() - began
-            print(
-                f"\r{done} of {count} seeds, {len(failed)} failed, {seconds:.0f} s",
-                end="" if sys.stderr.isatty() else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
-    print()
+            line = f"{done} of {count} seeds, {len(failed)} failed, {seconds:.0f} s"
+            start, end = ("\r", "") if is_watched and done < count else ("", "\n")
+            print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
     for state in STATES:
         print(f"{states[state]:8} {state}")
     unreached = missing(states) if count >= SEEDS_FOR_ALL_STATES else ()
