@@ -208,6 +208,8 @@ class Weather:
         self._chance = Random(f"{loop.seed}/weather")
         self._appends: list[tuple[float, Appends]] = []
         self._fetches: list[tuple[float, Fetches]] = []
+        self._stuck: dict[tuple[int, int], float] = {}
+        """Batches that are late, and when they arrive."""
 
     def add(self, fault: Appends | Fetches) -> None:
         until = self._loop.now + fault.seconds
@@ -222,12 +224,16 @@ class Weather:
 
     def append(self, sent: Sent) -> Way:
         chance = self._chance
+        if self._stuck.get((sent.producer, sent.number), 0.0) > self._loop.now:
+            return Way(None, None)  # What is sent after it does not overtake it.
         there, back = 0.0005 + 0.002 * chance.random(), 0.0005 + 0.002 * chance.random()
         match self._trouble(sent):
             case None:
                 return Way(there, back)
             case "late":
-                return Way(chance.uniform(1.0, 12.0), back)
+                late = chance.uniform(1.0, 12.0)
+                self._stuck[sent.producer, sent.number] = self._loop.now + late
+                return Way(late, back)
             case "lost":
                 return Way(None, None)
             case "deaf":
