@@ -12,7 +12,7 @@ PIP     := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST  := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example dev test check services faults chaos planted bench generate verify lock clean
+.PHONY: help setup demo example dev test check services simulate faults chaos planted bench generate verify lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ check: setup  ## Run what CI runs before the tests: format, lint, types, layers,
 
 services: setup  ## Run the tests that need real servers
 	$(PYTEST) tests/services
+
+simulate: setup  ## Run the real code in worlds full of faults (SEEDS=1000 FROM=0), see docs/simulation.md
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
 faults: setup  ## Run the tests that kill, pause and cut off real processes
 	$(PYTEST) tests/chaos

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
@@ -21,10 +21,10 @@ from ledger.domain.ids import SECOND, JobId, Micros
 from ledger.domain.job import Job
 from ledger.log.effective import Cursor, Effective, TakenOver
 from ledger.log.errors import LogBroken, LogError
-from projections.batches import Batch, end_of
+from projections.batches import Applied, Batch, end_of
 from projections.checkpoints import CheckpointLost, Superseded
 from projections.packing import StoredByAnotherVersion
-from projections.projector import Projector, ViewsBroken, ViewsUnavailable
+from projections.projector import ViewsBroken, ViewsUnavailable
 
 BATCH_SECONDS = 0.15
 """Under load that long from one round of batches to the next: a job that lives shorter costs one
@@ -59,6 +59,14 @@ class Source(Protocol):
     ) -> AsyncGenerator[list[Effective]]:
         """The effective items from a cursor on; without `until`, for ever."""
         ...
+
+
+class Views(Protocol):
+    """What a feed moves: a `Projector`, blocking, always called in the feed's thread."""
+
+    def cursor(self, partition: int) -> Cursor: ...
+    def apply(self, batch: Batch) -> Applied: ...
+    def close(self) -> None: ...
 
 
 class PartitionHealth(Struct, frozen=True, gc=False):
@@ -158,11 +166,12 @@ class ProjectorFeed:
 
     def __init__(
         self,
-        projector: Projector,
+        projector: Views,
         source: Source,
         *,
         now: Callable[[], Micros],
         buffered_events_max: int = 50_000,
+        thread: Executor | None = None,
     ) -> None:
         """`buffered_events_max` bounds what was offered of one partition and waits. The projector
         belongs to the feed from here on."""
@@ -173,7 +182,7 @@ class ProjectorFeed:
         self._followed: dict[int, _Followed] = {}
         self._work = asyncio.Event()
         self._tails: set[asyncio.Task[None]] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="projector")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="projector")
         self._incurable: Exception | None = None
 
     # --- For the owner ---------------------------------------------------------------------------

@@ -11,5 +11,6 @@ def wall_clock() -> Micros:
     return Micros(time.time_ns() // 1000)  # noqa: TID251
 
 
-monotonic = time.monotonic
-"""Seconds. Leases are counted on it, from when they were asked for."""
+def monotonic() -> float:
+    """Seconds. Leases are counted on it, from when they were asked for."""
+    return time.monotonic()

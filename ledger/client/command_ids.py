@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import urandom
+import os
 from uuid import UUID
 
 from ledger.client.clock import wall_clock
@@ -23,4 +23,4 @@ def new_session(after: Session | None = None, at: Micros | None = None) -> Sessi
 
 
 def _random(at: Micros | None) -> str:
-    return uuid7(wall_clock() if at is None else at, urandom(10).hex())
+    return uuid7(wall_clock() if at is None else at, os.urandom(10).hex())

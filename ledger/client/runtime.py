@@ -21,7 +21,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 import structlog
@@ -63,6 +63,8 @@ class Runtime:
     three times in the shortest lease seen. After `stop` (SIGTERM and SIGINT in `run`) what runs may
     finish within `drain_seconds`; the rest is given back, and no attempt is spent on it.
     """
+
+    _Link: ClassVar[type[RuntimeLink]] = RuntimeLink
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class Runtime:
         if self._link is not None:
             raise ValueError("it serves already")
         self._loop = asyncio.get_running_loop()
-        link = self._link = RuntimeLink(
+        link = self._link = self._Link(
             self._connection,
             self._topics,
             runtime_id=RuntimeId(self.id),
@@ -248,7 +250,7 @@ class Runtime:
             handlers.stop(Why.LEAVING)
             await handlers.idle(STOP_SECONDS)
         link.leave(LEAVE_SECONDS)
-        if not await asyncio.to_thread(link.join, LEAVE_SECONDS + JOIN_SECONDS):
+        if not await link.left(LEAVE_SECONDS + JOIN_SECONDS):
             log.error("runtime.not_left", runtime=self.id)
         await handlers.close()
         log.info("runtime.left", runtime=self.id)

@@ -51,7 +51,7 @@ Give = Callable[[list[Order]], None]
 
 
 class RuntimeLink:
-    """`start`, then `said` from any thread; `drain`, `leave` and `join` at the end.
+    """`start`, then `said` from any thread; `drain`, `leave` and `left` at the end.
 
     Orders for the handlers are given out in this thread. `failure` is what no retry can mend.
     """
@@ -138,9 +138,9 @@ class RuntimeLink:
         self._leave_by = monotonic() + seconds
         self._call(self._leave)
 
-    def join(self, seconds: float) -> bool:
+    async def left(self, seconds: float) -> bool:
         """Whether the thread has ended in time."""
-        self._thread.join(seconds)
+        await asyncio.to_thread(self._thread.join, seconds)
         return not self._thread.is_alive()
 
     def _call(self, what: Callable[[], None]) -> None:
@@ -151,8 +151,11 @@ class RuntimeLink:
 
     # --- In the thread ---------------------------------------------------------------------------
     def _run(self) -> None:
+        asyncio.run(self._live())
+
+    async def _live(self) -> None:
         try:
-            asyncio.run(self._main())
+            await self._main()
         except BaseException as error:
             log.error("runtime.failed", runtime=self._runtime_id, exc_info=True)
             self.failure = error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from aiokafka.structs import TopicPartition
@@ -34,7 +34,7 @@ class Admin:
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
-        self._client = AIOKafkaAdminClient(**self._connection.client("admin"))
+        self._client = self._connection.clients.admin(**self._connection.client("admin"))
         try:
             async with asyncio.timeout(self._connection.bounds.connect_seconds):
                 await self._client.start()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Any, Literal
 
+from ledger.log.clients import Clients
+
 RECORD_BYTES_MAX = 1_048_576
 """`max.message.bytes` of every topic: the broker's bound on one batch as sent."""
 BATCH_BYTES_MAX = 1_040_000
@@ -51,6 +53,7 @@ class Connection:
     sasl_password: str | None = field(default=None, repr=False)
     client_id: str = "ledger"
     bounds: Bounds = Bounds()
+    clients: Clients = field(default=Clients(), repr=False)
 
     def client(self, role: str) -> dict[str, Any]:
         """The arguments that every aiokafka client takes; `role` names it in the broker's log."""

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
 from ledger.log.connection import FETCH_BYTES_MAX, Connection
@@ -18,7 +17,7 @@ async def log_consumer(
 ) -> Any:
     """One that reads by `assign` and `seek` alone: no group, no commits, no reset of offsets."""
     return await started(
-        AIOKafkaConsumer(
+        connection.clients.consumer(
             **connection.client(role),
             group_id=None,
             auto_offset_reset="none",

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -63,7 +62,7 @@ class Producer:
     def __init__(self, connection: Connection, role: str) -> None:
         self._bounds = connection.bounds
         self._where = connection.bootstrap
-        self._producer = AIOKafkaProducer(
+        self._producer = connection.clients.producer(
             **connection.client(role),
             enable_idempotence=True,
             acks="all",

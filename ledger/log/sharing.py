@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.structs import TopicPartition
 from msgspec import Struct
@@ -89,7 +88,7 @@ class Sharing:
     async def _join(self) -> None:
         bounds = self._connection.bounds
         session_ms = int(bounds.session_seconds * 1000)
-        consumer = AIOKafkaConsumer(
+        consumer = self._connection.clients.consumer(
             **self._connection.client("sharing"),
             group_id=self._topics.owners_group,
             enable_auto_commit=False,

@@ -168,6 +168,7 @@ class PartitionOwner:
             at=lambda: Micros(max(seams.wall(), partition.at)),
             apply=apply,
             cursor=cursor,
+            owner=seams.process,
         )
         reach("owner.after_take_over")
         self.takeovers += 1
@@ -231,7 +232,9 @@ class TermOfOffice:
         self._partition = partition
         self._offers = Offers()
         self._release = Release(seams, partition, self._offers)
-        self._clock = TermClock(seams.wall, seams.monotonic, last=partition.at)
+        self._clock = TermClock(
+            seams.wall, seams.monotonic, last=partition.at, appended_at=term.appended_at
+        )
         self._suppressed: Counter[tuple[str, ...]] = Counter()
         self._bulk_todo: dict[str, list[JobId]] = {}
         self._unrecorded = 0
@@ -356,6 +359,7 @@ class TermOfOffice:
             self._partition,
             self._offers,
             self._clock.read(self._term.appended_at),
+            ahead=self._clock.ahead,
             fits=self._term.fits,
             suppressed=self._suppressed,
             bulk_todo=self._bulk_todo,

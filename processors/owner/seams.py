@@ -15,6 +15,7 @@ from ledger.log.effective import Effective
 from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
+from ledger.log.term import THIS_PROCESS
 from ledger.log.topics import Mode, Topics
 from processors.owner.snapshots import Snapshots
 
@@ -84,6 +85,8 @@ class Seams:
     bounds: Bounds = Bounds()  # noqa: RUF009 (frozen)
     wall: Callable[[], int] = wall_clock
     monotonic: Callable[[], int] = monotonic_clock
+    process: str = THIS_PROCESS
+    """Begins the nonces of its take-overs."""
 
     @property
     def source(self) -> str:

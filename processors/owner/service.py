@@ -19,6 +19,7 @@ from ledger.log.intake import Intake
 from ledger.log.offsets import Offsets
 from ledger.log.outbox import Outbox
 from ledger.log.sharing import PartitionsAssigned, Sharing
+from ledger.log.term import THIS_PROCESS
 from ledger.log.topics import Mode, Topics
 from ledger.objects import open_store
 from processors.owner.gaps import Gap
@@ -51,6 +52,8 @@ class OwnerSettings:
     snapshot_events: int = 100_000
     wall: Callable[[], int] = wall_clock
     """Microseconds since 1970, as this machine's clock says."""
+    process: str = THIS_PROCESS
+    """Unlike any other's: by it an owner knows take-overs of its own."""
 
 
 class OwnerService:
@@ -128,6 +131,7 @@ class OwnerService:
             bounds=settings.bounds,
             snapshots=self._snapshots(stack),
             wall=settings.wall,
+            process=settings.process,
         )
 
     def _snapshots(self, stack: AsyncExitStack) -> Snapshots | None:

@@ -123,13 +123,16 @@ class Turn:
         offers: Offers,
         at: Micros,
         *,
+        ahead: int = 0,
         fits: Callable[[Entry], bool],
         suppressed: Counter[tuple[str, ...]],
         bulk_todo: dict[str, list[JobId]],
     ) -> None:
+        """`ahead`: of `at`, of the brokers' clock, in microseconds."""
         self.partition = partition
         self.offers = offers
         self.at = at
+        self._ahead = ahead
         self.entries: list[Entry] = []
         self.effects = Effects()
         self.unrecorded = 0
@@ -472,7 +475,9 @@ class Turn:
 
     def _heard_at(self, asked: Asked) -> Micros:
         """When the broker took it: a beat read late is no sign of life now."""
-        return min(self.at, asked.appended_at or self.at)
+        if not asked.appended_at:
+            return self.at
+        return min(self.at, Micros(asked.appended_at + self._ahead))
 
     def _record(self, events: tuple[Event, ...], asked: Asked) -> bool:
         """False: what the command would record does not fit; it was refused instead."""

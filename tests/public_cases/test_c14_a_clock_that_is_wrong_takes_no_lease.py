@@ -52,8 +52,10 @@ class HandedAround:
         self.owner.clock.now = Micros(max(self.now + off, self.owner.partition.at))
         self.owner.take_over()
         last = self.owner.partition.at
-        self.clock = TermClock(lambda: self.now + off, lambda: self.now, last=last)
         self.taken_over_at = self.appended_at = self.now
+        self.clock = TermClock(
+            lambda: self.now + off, lambda: self.now, last=last, appended_at=Micros(self.now)
+        )
 
     def goes_on(self) -> tuple[Event, ...]:
         """One second later: what the owner writes by itself."""

@@ -24,6 +24,8 @@ class Owner:
         self.partition = Partition(0)
         self.offers = Offers()
         self.at = NOON
+        self.ahead = 0
+        """Of the brokers' clock."""
         self.suppressed: Counter[tuple[str, ...]] = Counter()
         self.bulk_todo: dict[str, list[JobId]] = {}
         self.fits: Callable[[Entry], bool] = lambda _: True
@@ -34,6 +36,7 @@ class Owner:
             self.partition,
             self.offers,
             self.at,
+            ahead=self.ahead,
             fits=self.fits,
             suppressed=self.suppressed,
             bulk_todo=self.bulk_todo,
@@ -45,7 +48,7 @@ class Owner:
             command=command,
             command_id=CommandId(command_id or f"c{self._sent}"),
             reply_to=reply_to,
-            appended_at=self.at,
+            appended_at=Micros(self.at - self.ahead),
             offset=self._sent - 1,
         )
 

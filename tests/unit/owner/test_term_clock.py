@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.ids import SECOND, Micros
-from processors.owner.term_clock import AHEAD_MAX, SLEW, TermClock
+from processors.owner.term_clock import AHEAD_MAX, FOLLOWED_MAX, SLEW, TermClock
 
 LONG_AGO = Micros(1_000 * SECOND)
 FAR_AHEAD = Micros(10**15)
@@ -16,13 +17,17 @@ class Clocks:
     def __init__(self, wall: int, monotonic: int = 0) -> None:
         self.wall = wall
         self.monotonic = monotonic
+        self.brokers = Micros(wall)
 
     def term(self, last: Micros = LONG_AGO) -> TermClock:
-        return TermClock(lambda: self.wall, lambda: self.monotonic, last=last)
+        return TermClock(
+            lambda: self.wall, lambda: self.monotonic, last=last, appended_at=self.brokers
+        )
 
     def pass_time(self, micros: int, wall_jump: int = 0) -> None:
         self.monotonic += micros
         self.wall += micros + wall_jump
+        self.brokers = Micros(self.brokers + micros)
 
 
 def test_it_starts_at_the_wall_clock_or_at_the_end_of_the_history_whichever_is_later() -> None:
@@ -57,6 +62,41 @@ def test_it_waits_for_the_broker_after_a_long_silence() -> None:
     clocks.pass_time(SECOND)
     assert not clock.outruns(confirmed)
     assert clock.read(confirmed) >= LONG_AGO + 61 * SECOND, "the time that it waited is not lost"
+
+
+def test_a_wall_clock_ahead_of_the_brokers_is_followed_a_little_and_the_time_goes_on() -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    clocks.wall += 90 * SECOND
+    clock = clocks.term()
+    before = clock.read(clocks.brokers)
+    assert before == LONG_AGO + FOLLOWED_MAX + 1
+    for _ in range(60):
+        clocks.pass_time(SECOND)
+        assert not clock.outruns(Micros(clocks.brokers - SECOND // 10))
+        now = clock.read(Micros(clocks.brokers - SECOND // 10))
+        assert now > before
+        assert now - clocks.brokers <= FOLLOWED_MAX + SECOND // 10
+        before = now
+
+
+def test_a_history_an_hour_ahead_goes_on_and_loses_its_lead() -> None:
+    clocks = Clocks(wall=LONG_AGO)
+    last = Micros(LONG_AGO + 3_600 * SECOND)
+    clock = clocks.term(last=last)
+    for _ in range(100):
+        clocks.pass_time(SECOND)
+        assert not clock.outruns(clocks.brokers)
+        clock.read(clocks.brokers)
+    assert clock.read(clocks.brokers) - last == pytest.approx(90 * SECOND, abs=10)
+    assert clock.ahead == pytest.approx(3_590 * SECOND, abs=10)
+
+
+def test_what_the_brokers_stamp_is_found_on_its_own_time() -> None:
+    for skew in (-90, -1, 0, 1, 2):
+        clocks = Clocks(wall=LONG_AGO)
+        clocks.brokers = Micros(LONG_AGO - skew * SECOND)
+        clock = clocks.term()
+        assert clock.ahead == skew * SECOND
 
 
 @given(

@@ -331,3 +331,14 @@ def test_a_session_that_was_taken_for_silent_counts_on_from_what_it_received(own
     owner.does(beat(2, slots=1, received=1))
     turn = owner.does(RequestJob(type="sum"))
     assert [e.number for e in events_of(turn) if isinstance(e, LeaseGranted)] == [2]
+
+
+@pytest.mark.parametrize("ahead", [-90 * SECOND, 0, 4 * SECOND])
+def test_a_runtime_that_beats_is_given_jobs_whatever_the_owners_clock_is_apart(
+    owner: Owner, ahead: int
+) -> None:
+    owner.ahead = ahead
+    owner.does(beat(slots=1, period_seconds=0.5))
+    owner.at = Micros(owner.at + SECOND // 2)
+    turn = owner.does(RequestJob(type="sum"))
+    assert any(isinstance(event, LeaseGranted) for event in events_of(turn))
