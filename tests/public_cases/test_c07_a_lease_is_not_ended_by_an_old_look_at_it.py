@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ledger.domain.commands import (
     CancelJob,
+    Command,
     FailAttempt,
     Heartbeat,
     LockJob,
@@ -30,8 +31,9 @@ from ledger.domain.entries import Entry
 from ledger.domain.events import AttemptExpired, JobRequested
 from ledger.domain.ids import SECOND, Fence, JobId, Micros, RuntimeId
 from ledger.domain.invariants import Invariants
-from ledger.domain.job import current_lease, status
+from ledger.domain.job import status
 from ledger.domain.partition import Partition
+from ledger.domain.steps import current_lease
 from processors.owner.partition_owner import TIMERS_MAX
 from tests.model.planted import ExpiryWithoutFence
 from tests.model.search import search
@@ -64,7 +66,7 @@ class Story:
         requested = asked.entries[0].events[0]
         assert isinstance(requested, JobRequested)
         self.job_id = requested.job_id
-        said = [LockJob(self.job_id, RuntimeId("r1"))]
+        said: list[Command] = [LockJob(self.job_id, RuntimeId("r1"))]
         said += [StartAttempt(self.job_id, FENCE)] if started else []
         said += [CancelJob(self.job_id)] if cancelled else []
         self.entries += self.owner.does(*said).entries

@@ -31,7 +31,7 @@ LATE_SECONDS_MAX = 2 * LEASE_SECONDS + max(OFF_SECONDS)
 
 
 class HandedAround:
-    """One partition, handed to and fro. Real time goes by in seconds; the broker's clock is right."""
+    """One partition, to and fro. Real time goes by in seconds; the broker's clock is right."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -1,5 +1,5 @@
-"""dbos-inc/dbos-transact-py PR #703 and SamSaffron/term-llm PR #918: a cancel that comes just before
-the end is overwritten by the success, or the success by the cancel.
+"""dbos-inc/dbos-transact-py PR #703 and SamSaffron/term-llm PR #918: a cancel that comes just
+before the end is overwritten by the success, or the success by the cancel.
 
 Here the first that ends the job in the log stands for ever, the other is refused and told how the
 job has ended; and whoever was cancelled is not leased again (I10, I11). Tried in every order in

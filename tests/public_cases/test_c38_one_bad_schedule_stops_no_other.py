@@ -1,10 +1,10 @@
-"""timgit/pg-boss PR #864 and taskiq-python/taskiq #668: a schedule with a time zone that is none, or
-an expression that cannot be read, makes the one loop over all schedules fail, and none fires.
+"""timgit/pg-boss PR #864 and taskiq-python/taskiq #668: a schedule with a time zone that is none,
+or an expression that cannot be read, makes the one loop over all schedules fail, and none fires.
 
 Here such a one is refused at the door. If it is in the log all the same, by an older version or
-because a zone was struck off the list, it is parked with its reason as soon as it would be due; what
-has not even the form of a schedule is counted as not fitting; and all others fire, through a change
-of owner too (I17, I1).
+because a zone was struck off the list, it is parked with its reason as soon as it would be due;
+what has not even the form of a schedule is counted as not fitting; and all others fire, through a
+change of owner too (I17, I1).
 """
 
 from __future__ import annotations
