@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from cli.local import answers
 from ledger.domain.events import AttemptExpired, CommandRejected, JobSucceeded, LeaseGranted
 from tests.support.processes import Cluster
 from tests.support.verdicts import sound_history
@@ -56,7 +57,7 @@ async def test_of_two_holders_over_http_only_the_later_one_is_heard_whoever_spea
     _, url = standing.api()
     jobs = []
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await standing.until(lambda: _is_ready(url), seconds=60, what="the api is ready")
+        await standing.until(lambda: answers(f"{url}/readyz"), seconds=60, what="the api is ready")
         for slow_first in (True, False):
             asked = {"type": "external", **JOB, "queue": "c05-http"}
             job = await _post(client, "/v1/jobs", asked, 201)
@@ -97,10 +98,3 @@ async def _lock_when_it_is_free(client: httpx.AsyncClient, path: str) -> dict[st
                 return dict(answer.json())
             assert answer.json()["code"] == "JOB_ALREADY_LOCKED", answer.text
             await asyncio.sleep(0.1)  # Between two tries.
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
