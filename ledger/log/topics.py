@@ -77,7 +77,7 @@ class Topics:
 
     def specs(self, *, partitions: int, mode: Mode) -> list[TopicSpec]:
         """Of all topics but the inboxes, which are made at a queue's first Kafka runtime."""
-        kept = {**_settings(mode), "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}
+        kept = {**_settings(mode), "retention.ms": "-1"}
         dead = {**_settings(mode), "retention.ms": str(30 * DAY_MS)}
         replies = {**_settings(mode), "retention.ms": str(HOUR_MS)}
         return [
@@ -143,6 +143,9 @@ async def _create(admin: Admin, spec: TopicSpec, mode: Mode) -> None:
 def _settings(mode: Mode) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
+        # What we send carries no time of its own: without the broker's, all of it would be older
+        # than any retention.
+        "message.timestamp.type": "LogAppendTime",
         "retention.bytes": "-1",
         "max.message.bytes": str(RECORD_BYTES_MAX),
         "min.insync.replicas": str(IN_SYNC_MIN[mode]),
