@@ -15,7 +15,7 @@ import orjson
 import psycopg
 import psycopg_pool
 from msgspec import Raw, Struct
-from psycopg import AsyncConnection, IsolationLevel, errors
+from psycopg import IsolationLevel, errors
 from psycopg_pool import AsyncConnectionPool
 
 from ledger.domain.commands import RemoveObjects, Where
@@ -59,13 +59,13 @@ from projections.change_feed import (
 from projections.packing import Logical, unpack_groups, unpack_job, unpack_request
 from projections.position_watch import PositionWatch
 from projections.projector import channel
-from projections.schema import SCHEMA, settings_of
+from projections.schema import SCHEMA, SILENCE_SECONDS, BoundedAsyncConnection, settings_of
 from projections.sql import statement
 from projections.storable import instant, storable
 from projections.writing import STATUSES
 
 Order = Literal["-created_at", "created_at", "priority"]
-Connection = AsyncConnection[tuple[Any, ...]]
+Connection = BoundedAsyncConnection
 Pool = AsyncConnectionPool[Connection]
 T = TypeVar("T")
 
@@ -103,11 +103,13 @@ async def open_reads(
     """
 
     async def configure(connection: Connection) -> None:
+        connection.silence_seconds_max = seconds_max + SILENCE_SECONDS
         await connection.execute(settings_of(schema, seconds_max))
         await connection.execute("SET jit = off")
 
     pool: Pool = AsyncConnectionPool(
         dsn,
+        connection_class=Connection,
         min_size=1,
         max_size=connections_max,
         max_waiting=WAITING_MAX,

@@ -7,20 +7,30 @@ tables in a schema beside the live one and changes their names.
 from __future__ import annotations
 
 import re
+import time
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import psycopg
 from msgspec import Struct
 from psycopg import sql
+from psycopg.abc import PQGen
+from psycopg.waiting import Ready
 
 SCHEMA = "ledger"
 LOCK = 0x6C65_6467_6572_0001
 """Of migrations and of the switch of a rebuild, in Postgres's space of advisory locks."""
 CONNECT_SECONDS = 10
+SILENCE_SECONDS = 10.0
+"""Beyond what a statement may take, by the server's own clock."""
 MIGRATE_SECONDS = 600
+Answer = TypeVar("Answer")
 _NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,48}")
+
+
+class ServerSilent(psycopg.OperationalError):
+    """No answer came, and none will."""
 
 
 class MigrationsChanged(Exception):
@@ -50,11 +60,55 @@ def checked(schema: str) -> str:
     return schema
 
 
+class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up a server that says nothing for longer than any statement may last.
+
+    The server's own bounds, and TCP's, do not help where something in between has forgotten the
+    connection and still acknowledges what is sent: whoever waits would wait for ever.
+    """
+
+    silence_seconds_max: float = CONNECT_SECONDS
+
+    def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
+        try:
+            return super().wait(_bounded(gen, self.silence_seconds_max), *args, **kwargs)
+        except ServerSilent:
+            self.close()
+            raise
+
+
+class BoundedAsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """The same for an event loop."""
+
+    silence_seconds_max: float = CONNECT_SECONDS
+
+    async def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
+        try:
+            return await super().wait(_bounded(gen, self.silence_seconds_max), *args, **kwargs)
+        except ServerSilent:
+            await self.close()
+            raise
+
+
+def _bounded(gen: PQGen[Answer], seconds: float) -> PQGen[Answer]:
+    """The same steps; psycopg comes by now and then even where nothing arrives."""
+    deadline = time.monotonic() + seconds
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready == Ready.NONE and time.monotonic() > deadline:
+                raise ServerSilent(f"Postgres has said nothing for {seconds:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return cast(Answer, end.value)
+
+
 def connect(
     dsn: str, *, schema: str = SCHEMA, name: str = "ledger", statement_seconds: float = 30.0
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """A connection whose statements and waits are bounded. Not in autocommit mode."""
-    connection = psycopg.connect(
+    connection = BoundedConnection.connect(
         dsn,
         connect_timeout=CONNECT_SECONDS,
         application_name=name,
@@ -63,6 +117,7 @@ def connect(
         keepalives_count=3,
         tcp_user_timeout=20_000,
     )
+    connection.silence_seconds_max = statement_seconds + SILENCE_SECONDS
     try:
         configure(connection, schema=schema, statement_seconds=statement_seconds)
     except BaseException:

@@ -143,6 +143,9 @@ async def _create(admin: Admin, spec: TopicSpec, mode: Mode) -> None:
 def _settings(mode: Mode) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
+        # What we send carries no time of its own: without the broker's, all of it would be older
+        # than any retention.
+        "message.timestamp.type": "LogAppendTime",
         "retention.bytes": "-1",
         "max.message.bytes": str(RECORD_BYTES_MAX),
         "min.insync.replicas": str(IN_SYNC_MIN[mode]),

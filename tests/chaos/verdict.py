@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from ledger.domain.events import (
     ScheduleFired,
     StepSucceeded,
 )
+from ledger.log.connection import Bounds
 from tests.chaos.journal import Journal
 from tests.chaos.load import FLOODED
 from tests.chaos.stack import PARTITIONS, Stack
@@ -38,6 +39,8 @@ from tests.support.verdicts import History, read_history
 
 SHOWN_MAX = 20
 VERIFY_SECONDS = 300.0
+PATIENT = Bounds(connect_seconds=60.0, request_seconds=60.0, offsets_seconds=60.0)
+"""A busy machine is no reason to have no verdict."""
 OPEN = """
 SELECT id, status, ready_at::text FROM ledger.jobs
 WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'expired') ORDER BY id
@@ -78,8 +81,9 @@ def _open(dsn: str) -> list[str]:
 
 async def judge(stack: Stack, journal: Journal) -> Verdict:
     verdict = Verdict()
-    cluster = stack.cluster
-    history = await read_history(cluster.connection, cluster.topics, PARTITIONS, strictly=False)
+    topics = stack.cluster.topics
+    connection = replace(stack.cluster.connection, bounds=PATIENT)
+    history = await read_history(connection, topics, PARTITIONS, strictly=False)
     _judge_asks(verdict, journal, history)
     _judge_ends(verdict, history, stack.directory / "effects")
     _judge_operations(verdict, journal, history)

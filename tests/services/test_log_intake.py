@@ -95,6 +95,29 @@ async def reached(intake: Intake, partition: int, offset: int) -> None:
             await intake.arrived(partition).wait()
 
 
+# --- Topics -------------------------------------------------------------------------------------
+async def test_whatever_is_sent_is_as_old_as_its_append(
+    connection: Connection, topics: Topics, outbox: Outbox
+) -> None:
+    """Or all of it would be older than any retention, and gone with the broker's next look."""
+    await topics.ensure_assigned(connection, QueueName("red"), mode="development")
+    names = [spec.name for spec in topics.specs(partitions=PARTITIONS, mode="development")]
+    for name in (*names, topics.assigned(QueueName("red"))):
+        began = wall_clock() // 1_000
+        await outbox.send(name, 0, some(1))
+        intake = Intake(connection, name, isolation="read_uncommitted")
+        await intake.start()
+        try:
+            intake.follow(0, 0)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not (records := intake.take(0, 1)):
+                    await intake.arrived(0).wait()
+                    intake.arrived(0).clear()
+        finally:
+            await intake.close()
+        assert records[0].timestamp >= began, name
+
+
 # --- Intake -------------------------------------------------------------------------------------
 async def test_what_comes_is_taken_in_order(
     commands: Intake, outbox: Outbox, topics: Topics
