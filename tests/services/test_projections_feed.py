@@ -237,7 +237,7 @@ async def test_a_log_that_is_away_is_tried_again(views: str) -> None:
         assert feed.health()[0].error is None
 
 
-@pytest.mark.parametrize("broken", ["log", "checkpoint"])
+@pytest.mark.parametrize("broken", ["log", "reader", "checkpoint"])
 async def test_what_no_retry_can_cure_stops_the_feed(views: str, broken: str) -> None:
     script = random_history(Random(11), 30)
     log = MemoryLog(script)
@@ -245,6 +245,9 @@ async def test_what_no_retry_can_cure_stops_the_feed(views: str, broken: str) ->
     if broken == "log":
         log.fails_next = [LogBroken("t", 0, 5, "cut")]
         expected = LogBroken
+    elif broken == "reader":
+        log.fails_next = [RuntimeError("nobody has thought of this")]
+        expected = RuntimeError
     else:
         with Projector(views, topic="another") as other:
             other.cursor(0)
