@@ -281,8 +281,12 @@ class Projector:
                 name="ledger projector",
                 statement_seconds=self._statement_seconds,
             )
-            connection.execute(statement("apply/stage").encode())
-            connection.commit()
+            try:
+                connection.execute(statement("apply/stage").encode())
+                connection.commit()
+            except BaseException:
+                connection.close()  # Or it would stay open for as long as nobody collects it.
+                raise
             self._connection = connection
         return self._connection
 

@@ -24,6 +24,7 @@ from ledger.objects import FolderStore, ObjectStore, Page, StoreUnavailable
 from processors.clean import cleaner as module
 from processors.clean.owners import UPLOAD_US
 from processors.owner.seams import wall_clock
+from tests.services import test_objects_in_use as objects_in_use
 from tests.services.test_objects_in_use import (
     LARGE,
     System,
@@ -102,8 +103,10 @@ class FaultyStore:
 
 @pytest.fixture
 async def system(
-    bootstrap: str, topic_prefix: str, dsn: str, tmp_path: Path
+    bootstrap: str, topic_prefix: str, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[System]:
+    """With more patience: many rounds are written to the log as errors, at length."""
+    monkeypatch.setattr(objects_in_use, "PATIENCE_SECONDS", 120)
     async with system_on(bootstrap, topic_prefix, dsn, str(tmp_path / "objects")) as system:
         yield system
 

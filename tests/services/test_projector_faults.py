@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import psycopg
 import pytest
 import stamina
-from psycopg import errors, sql
+from psycopg import errors
 
 from projections import projector as module
 from projections.batches import Batch
@@ -157,18 +157,21 @@ def test_whichever_statement_of_the_first_look_fails_the_partition_is_begun_once
     migrate(dsn)
     faults = Faults(dsn, fault)
     monkeypatch.setattr(module, "connect", faults.connection)
+    begun = 0
     for partition in range(30):
+        begun += 1
         before = faults.reached
         faults.arm(partition + 1)
         with Projector(dsn, topic=TOPIC) as projector:
-            with suppress(Surprise):
-                projector.cursor(partition)
+            for _ in range(2):
+                with suppress(Surprise):
+                    projector.cursor(partition)
+            faults.arm(0)
             assert projector.cursor(partition).offset == 0
         if faults.reached == before:
             break
     assert faults.reached >= 5
     with connect(dsn) as connection:
-        for table in ("checkpoints", "partitions"):
-            query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
-            [(many,)] = connection.execute(query).fetchall()
-            assert many == partition + 1
+        rows = connection.execute("SELECT application_name FROM checkpoints").fetchall()
+        rows.remove(("__migration__",))  # The library's own.
+        assert sorted(name for (name,) in rows) == sorted(f"{TOPIC}-{n}" for n in range(begun))

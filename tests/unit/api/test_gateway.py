@@ -28,7 +28,7 @@ class ScriptedWire:
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
-        self.heard: asyncio.Queue[list[Heard] | LogUnavailable] = asyncio.Queue()
+        self.heard: asyncio.Queue[list[Heard] | Exception] = asyncio.Queue()
         self.is_down = False
 
     async def append(self, sent: Sent, *, awaited: bool = True) -> Place:
@@ -43,7 +43,7 @@ class ScriptedWire:
 
     async def hear(self) -> Sequence[Heard]:
         heard = await self.heard.get()
-        if isinstance(heard, LogUnavailable):
+        if isinstance(heard, Exception):
             raise heard
         return heard
 
@@ -103,13 +103,14 @@ async def test_what_cannot_be_understood_stops_nothing() -> None:
         assert isinstance(await asking, Decision)
 
 
+@pytest.mark.parametrize("error", [LogUnavailable("away"), RuntimeError("nobody knows")], ids=repr)
 async def test_while_replies_cannot_be_heard_writes_are_undecided(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(gateways, "DEAF_SECONDS", 0.0)
     wire = ScriptedWire()
     async with opened(wire, Seen(), in_flight_max=9) as gateway:
-        wire.heard.put_nowait(LogUnavailable("away"))
+        wire.heard.put_nowait(error)
         undecided = await gateway.decide(cancel("a"), 0.01)
         assert isinstance(undecided, Undecided)
         assert not gateway.is_hearing
