@@ -90,6 +90,9 @@ STATES: tuple[str, ...] = (
     DIED,
 )
 
+RARE = {OWN_LATE, ZOMBIE_FIRED, DOUBLED_TAKE_OVER, LATE_TAKE_OVER, UNSURE}
+"""Met by one seed in thirty or fewer."""
+
 _LINES = {
     "owner.fenced": FENCED,
     "owner.effects_delayed": EFFECTS_DELAYED,
