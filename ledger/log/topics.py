@@ -151,7 +151,6 @@ def _settings(mode: Mode) -> dict[str, str]:
         "min.insync.replicas": str(IN_SYNC_MIN[mode]),
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
-        "message.timestamp.type": "LogAppendTime",
     }
 
 
