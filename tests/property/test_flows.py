@@ -4,20 +4,11 @@ invariants; after each step what is derived is compared with what it is derived 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
@@ -56,7 +47,6 @@ from ledger.domain.ids import Fence, JobId, QueueName, RuntimeId, Session, StepN
 from ledger.domain.job import quoted_step, status, worker_type_of
 from ledger.domain.job_view import job_json
 from ledger.domain.partition import Bounds
-from ledger.domain.ready import Place, Ready
 from ledger.domain.sizes import size_of
 from ledger.domain.steps import Pending, held_lease
 from tests.property.test_rules import AFTER_SUCCESS, reported
@@ -409,18 +399,6 @@ def words(job_id: JobId, fence: Fence) -> st.SearchStrategy[Any]:
         st.builds(AcknowledgeCancel, job, at),
         st.builds(RerunJob, job, from_failed=st.booleans()),
     )
-
-
-def test_steps_that_are_given_in_the_wrong_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    best = Ready.best
-
-    def worst(self: Ready, types: Iterable[str]) -> Iterator[Place]:
-        return iter(sorted(best(self, types), reverse=True))
-
-    monkeypatch.setattr(Ready, "best", worst)
-    found_is_enough = settings(TestFlows.settings, phases=[Phase.generate], database=None)
-    with pytest.raises(AssertionError, match="waited before it"):
-        run_state_machine_as_test(Flows, settings=found_is_enough)
 
 
 TestFlows = Flows.TestCase
