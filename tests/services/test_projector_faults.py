@@ -137,6 +137,7 @@ def test_whichever_statement_fails_the_rows_are_the_fold(
                 furthest = max(furthest, number)
             else:
                 number, rounds = 0, rounds + 1
+        faults.arm(0)
         assert projector.cursor(0).offset == script.offset
     print(f"{faults.reached} faults, {rounds} rounds, up to statement {furthest} of a batch")
     assert rounds >= 1
