@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from random import Random
 
 import psycopg
@@ -187,6 +188,19 @@ def test_a_rival_is_superseded_and_changes_nothing(views: str, projector: Projec
         with pytest.raises(Superseded):
             projector.apply(replace(second, before=second.before, items=second.items))
     assert count(views, "jobs") == 2
+
+
+def test_a_checkpoint_moves_from_where_it_stands_only(views: str, projector: Projector) -> None:
+    """By itself: a batch of no new rows has nothing else that would stop a rival."""
+    script = Script()
+    plain_job(script)
+    (first,) = script.batches(())
+    projector.apply(first)
+    stood = projector.cursor(0)
+    with closing(Checkpoints(views, topic=TOPIC)) as checkpoints, connect(views) as connection:
+        with pytest.raises(Superseded):
+            checkpoints.move(connection, 0, first.before, stood, nonces_changed=False)
+        checkpoints.move(connection, 0, first.after, stood, nonces_changed=False)
 
 
 def test_a_lost_checkpoint_does_not_start_the_views_again(views: str, projector: Projector) -> None:
