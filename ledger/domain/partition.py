@@ -9,7 +9,7 @@ from contextlib import closing
 from heapq import merge
 
 from ledger.domain import deadlines
-from ledger.domain.commands import Limit, ProgressSaid, RequestJob
+from ledger.domain.commands import Limit, ProgressSaid, RequestJob, RerunJob, RunSchedule
 from ledger.domain.dedupe import Dedupe
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
@@ -79,6 +79,7 @@ from ledger.domain.steps import Pending, Status, Step, current_lease
 from ledger.domain.timers import Timers
 
 _JOB_KINDS = frozenset(JOB_EVENTS)
+_MAKE_JOBS = frozenset({RequestJob.TYPE, RerunJob.TYPE, RunSchedule.TYPE})
 PASSED_MAX = 1_000
 """Steps that are passed over in one search for the leases just about to be given, at most."""
 ADMITTED_MAX = 10_000
@@ -618,9 +619,10 @@ def _is_pending(job: Job) -> bool:
 
 def refusal_key(event: CommandRejected) -> tuple[str, ...]:
     """Equal refusals have equal keys: of one command type, on one job or by one runtime, for one
-    reason. A refusal that names neither is its command's own; so is that of a request, whose job is
-    another's."""
+    reason. A refusal that names neither is its command's own; so is that of a command which would
+    make a job if a copy of it were accepted later, and one under an Idempotency-Key: these have to
+    be found again by their ids."""
     named = event.job_id is not None or event.runtime_id is not None
-    if not named or event.command_type == RequestJob.TYPE:
+    if not named or event.command_type in _MAKE_JOBS or event.command_id.startswith(KEYED):
         return (event.command_type, event.code, event.command_id)
     return (event.command_type, event.code, event.job_id or "", event.runtime_id or "")

@@ -11,7 +11,7 @@ from ledger.domain import remembered
 from ledger.domain.commands import Claim, LockJob
 from ledger.domain.entries import Entry
 from ledger.domain.events import CommandRejected
-from ledger.domain.ids import SECOND, JobId, Micros, QueueName, RuntimeId
+from ledger.domain.ids import SECOND, CommandId, JobId, Micros, QueueName, RuntimeId
 from ledger.domain.partition import FORGET_EVERY, Bounds, Partition, identity_of, refusal_key
 from ledger.domain.ready import PLACES_MIN
 from ledger.domain.rejections import Rejection
@@ -160,11 +160,12 @@ def test_ids_of_keyed_commands_name_key_and_content() -> None:
 # --- Refusals ------------------------------------------------------------------------------------
 def test_refusals_are_counted_by_what_makes_them_equal() -> None:
     def refused(command: str, **names: Any) -> tuple[str, ...]:
-        return refusal_key(CommandRejected(QUEUE, keyed(command, ""), "t", "C", **names))
+        return refusal_key(CommandRejected(QUEUE, CommandId(command), "t", "C", **names))
 
     assert refused("1") != refused("2")
     assert refused("1", job_id=JOB) == refused("2", job_id=JOB)
     assert refused("1", job_id=JOB) != refused("1", job_id=JOB, runtime_id=RuntimeId("ada"))
+    assert refused(keyed("1", ""), job_id=JOB) != refused(keyed("2", ""), job_id=JOB)
 
 
 def test_no_more_refusals_than_the_bound() -> None:

@@ -154,9 +154,8 @@ EXCUSED: dict[tuple[str, str, str], str] = {
     ("ledger/log/intake.py", "_note_positions", "consumer.position"): "known without asking",
     ("ledger/log/intake.py", "_watch", "stop"): CLOSES,
     ("ledger/log/intake.py", "close", "stop"): CLOSES,
-    ("ledger/log/offsets.py", "start", "log_consumer"): OPENS,
-    ("ledger/log/offsets.py", "close", "stop"): CLOSES,
-    ("ledger/log/offsets.py", "_answered", "self._client._client._wait_on_metadata"): OPENS,
+    ("ledger/log/offsets.py", "_started", "log_consumer"): OPENS,
+    ("ledger/log/offsets.py", "_answered", "client._client._wait_on_metadata"): OPENS,
     ("ledger/log/term.py", "take_over", "EntriesReader"): OPENS,
     ("processors/owner/release.py", "send", "self._seams.outbox.send"): (
         "owner.after_effects stands behind it, in TermOfOffice._send_all"

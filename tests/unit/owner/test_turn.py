@@ -18,6 +18,7 @@ from ledger.domain.commands import (
     ReportedResult,
     ReportedStart,
     RequestJob,
+    RerunJob,
     StartAttempt,
     SubmitResult,
     Where,
@@ -342,3 +343,18 @@ def test_a_runtime_that_beats_is_given_jobs_whatever_the_owners_clock_is_apart(
     owner.at = Micros(owner.at + SECOND // 2)
     turn = owner.does(RequestJob(type="sum"))
     assert any(isinstance(event, LeaseGranted) for event in events_of(turn))
+
+
+@pytest.mark.rule("S1.9")
+@pytest.mark.parametrize("command_id", ["second", "ik.second."])
+def test_a_refused_rerun_stays_refused_also_the_second_within_a_minute(command_id: str) -> None:
+    """A seed of the simulation: of the second one nobody remembered that it had been refused."""
+    owner = Owner()
+    [job_id] = owner.submit()
+    owner.does(RerunJob(job_id), command_id="first")
+    owner.does(RerunJob(job_id), command_id=command_id)
+    owner.does(CancelJob(job_id))
+    again = owner.does(RerunJob(job_id), command_id=command_id)
+    assert not [event for event in events_of(again) if isinstance(event, JobRequested)]
+    other = owner.does(RerunJob(job_id), command_id="third")
+    assert [event for event in events_of(other) if isinstance(event, JobRequested)]
