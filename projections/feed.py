@@ -332,10 +332,12 @@ class ProjectorFeed:
         """Raises `Superseded` if the checkpoint is not where it was left."""
         if followed.offset is None or _clock() < followed.look_at:
             return
+        failures = followed.failures
         cursor = await self._in_thread(lambda: self._projector.cursor(followed.partition))
         if cursor.offset != followed.offset:
             raise Superseded(f"partition {followed.partition}", followed.offset, cursor.offset)
-        self._succeeded(followed)
+        if followed.failures == failures:  # The log's reader has not failed meanwhile.
+            self._succeeded(followed)
 
     async def _resume(self, followed: _Followed) -> None:
         """From the stored checkpoint; reads the log unless what is offered continues it."""

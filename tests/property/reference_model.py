@@ -298,8 +298,7 @@ class Model:
             job |= {"status": "pending", "ready": self.now + max(pause, after or 0)}
             job["place"] = self.tick if retry["position"] == "tail" else job["place"]
         else:
-            by_time = job["exhausted_as"] if code in RAN_OUT else None
-            self.end(job, by_time or "failed", code)
+            self.end(job, (job["exhausted_as"] if code in RAN_OUT else None) or "failed", code)
 
     def end(self, job: Dict, status: str, error: str | None = None) -> None:
         job |= {"status": status, "error": error}
