@@ -41,8 +41,9 @@ async def kill_owners_at(cluster: Cluster, points: Sequence[str]) -> None:
         for point in points:
             for time in range(1, TIMES_IN_A_ROW + 1):
                 await client.send(JOB, CLAIM)  # Taken, and never spoken of again.
-                # A take-over comes once in a life; turns come again: to grant, to end.
-                passes = 1 if "take_over" in point else time
+                # Turns come again, to grant and to end; a take-over comes once in a life, and so
+                # does what there is to say here, where nobody listens.
+                passes = 1 if "take_over" in point or point == "owner.after_effects" else time
                 cluster.lone_owner("owner", crash_at=f"{point}:{passes}")
                 await cluster.died("owner")
         cluster.lone_owner("owner")

@@ -46,7 +46,7 @@ async def test_what_was_cancelled_between_assignment_and_start_never_starts(
             assert await standing.until_ended(other.job_id) == {other.job_id: "succeeded"}
     assert set(ends.values()) == {"cancelled"}
     ran = {*jobs} & {*standing.ran()}
-    # One that wakes may have had its jobs in hand as it fell asleep; what it says counts for nothing.
+    # One that wakes may have had its jobs in hand as it fell asleep; what it says is of no effect.
     assert not {job_id for job_id in ran if not job_id.startswith("c23-frozen.")}
 
     history = await sound_history(standing)
