@@ -28,8 +28,8 @@ example: setup  ## Run a story of examples/ (NAME=...; without it: list them)
 dev: setup  ## Run everything here, until Ctrl-C
 	$(BIN)/ledger dev
 
-test: setup  ## Run every test, the chaos ones too, WORKERS=3 files at a time (MINUTES minutes on two cores)
-	$(PYTEST) -n $(or $(WORKERS),3) --dist loadfile
+test: setup  ## Run every test, the chaos ones too, WORKERS=2 files at a time (MINUTES minutes on two cores)
+	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile
 
 check: setup  ## Run what CI runs before the tests: format, lint, types, layers, lock, generated docs
 	$(BIN)/ruff format --check
@@ -50,7 +50,7 @@ simulate: setup  ## Run the real code in worlds full of faults (SEEDS=1000 FROM=
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
 faults: setup  ## Run the tests that kill, pause and cut off real processes
-	$(PYTEST) tests/chaos
+	LEDGER_TEST_ALL_DEATHS=1 $(PYTEST) tests/chaos
 
 planted: setup  ## Plant bugs in copies of the tree, and see that tests catch each (ONLY=..., LIST=1)
 	$(BIN)/python -m tests.planted $(if $(ONLY),--only $(ONLY)) $(if $(LIST),--list)
