@@ -183,6 +183,7 @@ class ProjectorFeed:
         self._work = asyncio.Event()
         self._tails: set[asyncio.Task[None]] = set()
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="projector")
+        self._round_at = 0.0
         self._incurable: Exception | None = None
 
     # --- For the owner ---------------------------------------------------------------------------
@@ -257,7 +258,9 @@ class ProjectorFeed:
 
     async def _until_work(self, stopping: asyncio.Task[bool]) -> None:
         work = asyncio.create_task(self._work.wait())
-        waits = [f.pause_until - _clock() for f in self._followed.values() if f.failures]
+        # Pauses that were over by the last round have had theirs, even if nothing came of it.
+        pauses = (followed.pause_until for followed in self._followed.values())
+        waits = [until - _clock() for until in pauses if until > self._round_at]
         try:
             await asyncio.wait(
                 [work, stopping],
@@ -271,10 +274,11 @@ class ProjectorFeed:
     async def _round(self) -> int:
         """One batch of every partition that has one; returns how many entries."""
         entries = 0
+        self._round_at = now = _clock()
         for followed in list(self._followed.values()):
             if self._incurable is not None:
                 raise self._incurable
-            if _clock() < followed.pause_until:
+            if now < followed.pause_until:
                 continue
             try:
                 entries += await self._advance(followed)

@@ -305,7 +305,7 @@ def defer(partition: Partition, command: Command, at: Micros) -> None:
             partition.defer(command.job_id, command.fence, said, at)
         case Heartbeat():
             partition.defer(command.job_id, command.fence, command.progress, at)
-        case Beat():
+        case Beat() if not runtimes.is_older(partition, command):
             for held in command.leases:
                 if held.progress is not None and runtimes.holding(partition, command, held):
                     partition.defer(held.job_id, held.fence, held.progress, at)

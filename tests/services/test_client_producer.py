@@ -21,6 +21,7 @@ from ledger.client import (
 )
 from ledger.client.command_ids import new_command_id
 from ledger.domain.events import JobCancelled, JobRequested
+from tests.support.builders import unknown_like
 from tests.support.ledger import Ledger, ledger_on
 
 pytestmark = pytest.mark.services
@@ -147,7 +148,7 @@ async def test_cancel_and_rerun(ledger: Ledger, producer: Producer) -> None:
         with pytest.raises(Refused) as late:
             await producer.cancel(job.job_id)
         with pytest.raises(Refused) as unknown:
-            await producer.cancel(job.job_id[:-1] + "f")
+            await producer.cancel(unknown_like(job.job_id))
     assert (early.value.code, early.value.job_status) == ("JOB_NOT_CLOSED", "pending")
     assert other.value.code == "PRECONDITION_FAILED"
     assert (cancelled.job["status"], cancelled.job["cancel"]["reason"]) == ("cancelled", "no need")

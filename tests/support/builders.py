@@ -277,3 +277,8 @@ def keyed(key: str, content: str) -> CommandId:
 def instant(seconds: float) -> Micros:
     """So many seconds after noon."""
     return Micros(NOON + round(seconds * SECOND))
+
+
+def unknown_like(job_id: str) -> JobId:
+    """The id of no job, as good in form."""
+    return JobId(job_id[:-1] + ("1" if job_id.endswith("0") else "0"))

@@ -14,6 +14,7 @@ from ledger.domain.commands import (
     DeclareInputLost,
     HeldLease,
     LockJob,
+    ProgressSaid,
     Report,
     ReportedResult,
     ReportedStart,
@@ -358,3 +359,22 @@ def test_a_refused_rerun_stays_refused_also_the_second_within_a_minute(command_i
     assert not [event for event in events_of(again) if isinstance(event, JobRequested)]
     other = owner.does(RerunJob(job_id), command_id="third")
     assert [event for event in events_of(other) if isinstance(event, JobRequested)]
+
+
+def test_an_older_session_of_a_runtime_says_nothing_of_progress_not_even_for_later() -> None:
+    """What the second opinion found: its word was kept, and recorded a second later."""
+    owner = Owner()
+    [job_id] = owner.submit()
+
+    def beat(session: str, number: int, percent: float | None = None) -> Beat:
+        held = (HeldLease(job_id, Fence(1), ProgressSaid(percent)),) if percent else ()
+        return Beat(RuntimeId("ada"), Session(session), QUEUE, number, ("sum",), 1, leases=held)
+
+    owner.does(beat("s1", 1))
+    owner.does(beat("s1", 2, 10.0))
+    owner.does(beat("s2", 1))
+    owner.does(beat("s1", 3, 60.0))
+    assert owner.partition.deferred == {}
+    [step] = owner.partition.jobs[job_id].steps
+    assert step.progress is not None
+    assert step.progress.percent == 10.0
