@@ -28,7 +28,7 @@ example: setup  ## Run a story of examples/ (NAME=...; without it: list them)
 dev: setup  ## Run everything here, until Ctrl-C
 	$(BIN)/ledger dev
 
-test: setup  ## Run every test, the chaos ones too, WORKERS=2 files at a time (MINUTES minutes on two cores)
+test: setup  ## Run every test, the chaos ones too, WORKERS=2 files at a time (20 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile
 
 check: setup  ## Run what CI runs before the tests: format, lint, types, layers, lock, generated docs

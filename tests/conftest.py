@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ledger.embedded import Kafka, Postgres
 from tests.support import services as backends
@@ -16,6 +17,11 @@ from tests.support.processes import Cluster
 from tests.support.services import Servers, Services
 
 CLUSTER_PARTITIONS = 4
+
+# The same examples in every run, so that a change is judged by what it changes; new ones by hand.
+settings.register_profile("steady", derandomize=True)
+if not os.environ.get("LEDGER_TEST_RANDOM"):
+    settings.load_profile("steady")
 
 
 def pytest_configure() -> None:
