@@ -13,20 +13,18 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from api.operation import Ask, Services
 from api.problems import refused, refused_by_rule
-from ledger.domain import schemas
 from ledger.domain.commands import Template
-from ledger.domain.creation import mismatch
+from ledger.domain.creation import mismatch, schema_of
 from ledger.domain.events import Labels
 from ledger.domain.flows import gives_the_result
 from ledger.domain.ids import INLINE_BYTES_MAX, Fence, JobId, QueueName, queue_of
 from ledger.domain.job import Job, quoted_step
 from ledger.domain.rejections import Rejected
-from ledger.domain.schemas import Schema
 from ledger.log.errors import LogError
 from projections.answers import TemplateVersion
 from projections.reads import ReadsUnavailable
@@ -125,9 +123,9 @@ async def misfit(
     content: Raw | UnsetType, value: Raw, at: str = "/payload", job_id: JobId | None = None
 ) -> Rejected | None:
     """What a schema says against a value; a large one is looked at in a thread."""
-    schema = None if content is UNSET else schemas.compiled(content)
-    if not isinstance(schema, Schema):
-        return None  # None, or none that this version understands.
+    schema = schema_of(content)
+    if schema is None:
+        return None
     if len(memoryview(value)) <= INLINE_BYTES_MAX:
         wrong = mismatch(schema, value, at)
     else:

@@ -6,11 +6,9 @@ from __future__ import annotations
 from msgspec import UNSET, Raw, UnsetType
 
 from ledger.client.errors import Refused
-from ledger.domain import schemas
 from ledger.domain.commands import RequestJob
-from ledger.domain.creation import EMPTY, mismatch
+from ledger.domain.creation import EMPTY, mismatch, schema_of
 from ledger.domain.ids import CommandId
-from ledger.domain.schemas import Schema
 
 VERSIONS_MAX = 1_000
 
@@ -20,10 +18,8 @@ _Content = Raw | UnsetType
 def require_fit(
     content: _Content, value: Raw, at: str = "/payload", command_id: CommandId | None = None
 ) -> None:
-    """Raises `Refused`, as the owner would. A schema that this version does not understand is
-    none."""
-    schema = None if content is UNSET else schemas.compiled(content)
-    wrong = mismatch(schema, value, at) if isinstance(schema, Schema) else None
+    """Raises `Refused`, as the owner would."""
+    wrong = mismatch(schema_of(content), value, at)
     if wrong is not None:
         raise Refused(
             wrong.code,

@@ -90,13 +90,13 @@ def pinned(job_type: str, version: int, template: Template, at: Micros) -> Pinne
         _micros(template.failed_ttl_seconds),
         merged_retry(template.retry, UNSET),
         flow_of(job_type, template),
-        _schema(template.payload_schema),
-        _schema(template.output_schema),
+        schema_of(template.payload_schema),
+        schema_of(template.output_schema),
         at,
     )
 
 
-def _schema(content: Raw | UnsetType) -> Schema | None:
+def schema_of(content: Raw | UnsetType) -> Schema | None:
     """None: there is none, or none that this version understands; a put would have refused it."""
     schema = None if content is UNSET else schemas.compiled(content)
     return None if isinstance(schema, Wrong) else schema

@@ -8,6 +8,7 @@ be an error.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -17,6 +18,7 @@ from msgspec.structs import force_setattr
 S = TypeVar("S", bound=Struct)
 
 
+@cache
 def raw_fields(kind: type[Struct]) -> tuple[str, ...]:
     """Names of the fields of `kind` that may hold a `Raw`."""
     return tuple(

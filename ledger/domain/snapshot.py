@@ -265,9 +265,6 @@ class Restored:
             self.partition.arm_schedule(queue.name, name)
 
 
-_RAWS: dict[type[Struct], tuple[str, ...]] = {}
-
-
 def _own(job: Job) -> Job:
     """Frees what it holds from the part that it was read from."""
     _detach(job.request)
@@ -282,7 +279,4 @@ def _own(job: Job) -> Job:
 
 
 def _detach(value: Struct) -> None:
-    kind = type(value)
-    if kind not in _RAWS:
-        _RAWS[kind] = raw_fields(kind)
-    detach(value, _RAWS[kind])
+    detach(value, raw_fields(type(value)))
