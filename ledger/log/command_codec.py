@@ -54,10 +54,9 @@ from ledger.domain.raw_fields import detach, raw_fields
 from ledger.domain.strict_json import (
     MalformedJson,
     UnsafeInteger,
-    check,
     check_integers,
     escaped,
-    may_hold_unsafe_integer,
+    read,
 )
 from ledger.log.connection import COMMAND_BYTES_MAX
 from ledger.log.headers import cloud_event
@@ -101,7 +100,7 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
     try:
         attributes = _attributes(record)
         sent_at = _sent_at(attributes)
-        body = check(record.value or b"", bytes_max=COMMAND_BYTES_MAX)
+        body, is_long = read(record.value or b"", bytes_max=COMMAND_BYTES_MAX)
     except MalformedJson as error:
         return Unreadable(str(error), record.key)
     kind = attributes["ce_type"]
@@ -111,7 +110,7 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
     decoder, raw_names = known
     value = record.value or b""
     try:
-        if may_hold_unsafe_integer(value):
+        if is_long:
             check_integers(body)
         command = decoder.decode(value)
     except UnsafeInteger as error:
