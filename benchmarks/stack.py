@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -81,21 +82,28 @@ class BenchStack:
     def succeeded(self, queue: str) -> int:
         """Of the read model: what a dashboard would show."""
         with psycopg.connect(self.postgres) as connection:
-            row = connection.execute(
-                # As the read model keeps it: to count rows would cost more than to write them.
-                "select succeeded from ledger.queues where name = %s",
-                (queue,),
-            ).fetchone()
-        return int(row[0]) if row else 0
+            return _succeeded(connection, queue)
 
     def wait_until_succeeded(self, queue: str, many: int, *, seconds: float) -> None:
+        """Over one connection: a new one a look costs Postgres more than the jobs do."""
         deadline = time.monotonic() + seconds
-        while (done := self.succeeded(queue)) < many:
-            if time.monotonic() > deadline:
-                for log in sorted(self.logs.glob("*.log")):
-                    print(f"--- {log.name}", log.read_text()[-3_000:], sep="\n", file=sys.stderr)
-                raise SystemExit(f"after {seconds:.0f} s {done} of {many} jobs have succeeded")
-            time.sleep(0.05)
+        with psycopg.connect(self.postgres, autocommit=True) as connection:
+            while (done := _succeeded(connection, queue)) < many:
+                if time.monotonic() > deadline:
+                    for log in sorted(self.logs.glob("*.log")):
+                        print(
+                            f"--- {log.name}", log.read_text()[-3_000:], sep="\n", file=sys.stderr
+                        )
+                    raise SystemExit(f"after {seconds:.0f} s {done} of {many} jobs have succeeded")
+                time.sleep(0.05)
+
+
+def _succeeded(connection: psycopg.Connection[Any], queue: str) -> int:
+    # As the read model keeps it: to count rows would cost more than to write them.
+    row = connection.execute(
+        "select succeeded from ledger.queues where name = %s", (queue,)
+    ).fetchone()
+    return int(row[0]) if row else 0
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Producer:
             **connection.client(role),
             enable_idempotence=True,
             acks="all",
-            compression_type="lz4",
+            compression_type="zstd",
             max_batch_size=BATCH_BYTES_MAX,
             max_request_size=RECORD_BYTES_MAX,
             linger_ms=0,
