@@ -83,6 +83,11 @@ class Held(Struct, gc=False, eq=False):
         return self.began_at is not None and self.word is None and not self.lost
 
     @property
+    def awaits_answer(self) -> bool:
+        """Too little was left of it to begin: the answer to a beat tells how much it is."""
+        return self.began_at is None and self.word is None
+
+    @property
     def ends_at(self) -> float:
         """When its handler is to be stopped."""
         return self.stops_at if self.cancel_at is None else min(self.cancel_at, self.stops_at)

@@ -28,6 +28,9 @@ SLOTS_MAX = HELD_MAX = 800
 """Leases that one beat lists, at most: with all else its record stays below 256 KiB."""
 PERIOD_SECONDS_MIN = 0.1
 BEATS_PER_LEASE = 3
+LISTED_SECONDS = 1.0
+"""Leases are listed by every beat, yet at most so often: a busy runtime reports, and so beats, many
+times a second, and listing what it holds would cost it and the owner more than the jobs do."""
 
 
 class QueueSession:
@@ -62,6 +65,8 @@ class QueueSession:
         self._words = Words(period_seconds)
         self._held: dict[tuple[JobId, Fence], Held] = {}
         self._urgent = True
+        self._listed_at = -inf
+        """When a beat last listed all that is held."""
         self._look_at = inf
         """The earliest instant at which a lease or a grace may end here."""
 
@@ -132,6 +137,7 @@ class QueueSession:
                 return self._beat_answered(record, now)
             case OwnerChanged():
                 self._urgent = True
+                self._listed_at = -inf
                 return []
             case _:
                 assert_never(record)
@@ -321,10 +327,15 @@ class QueueSession:
         since = max(since, self.answered + 1)
         self._words.unsaid(since, self._held.values())
         self._urgent = True
+        self._listed_at = -inf
 
     def _beat_to_say(self, number: int, now: float, free: int, *, leaving: bool) -> Beat:
         numbers = self._beats.numbers
-        leases = self._words.leases_to_say(number, now, self._held.values(), self.answered)
+        is_full = now >= self._listed_at + min(LISTED_SECONDS, self.period / 2)
+        if is_full:
+            self._listed_at = now
+        held = self._held.values()
+        leases = self._words.leases_to_say(number, now, held, self.answered, is_full=is_full)
         room_for_more = max(0, HELD_MAX - len(self._held))
         slots = max(0, min(free, room_for_more, SLOTS_MAX))
         if self.draining or self._open_since is None:

@@ -135,9 +135,11 @@ class Words:
         return starts
 
     def leases_to_say(
-        self, beat: int, now: float, everyone: Iterable[Held], answered: int
+        self, beat: int, now: float, everyone: Iterable[Held], answered: int, *, is_full: bool
     ) -> list[HeldLease]:
-        """All but those of whom the report that carries this beat says what became of them."""
+        """All but those of whom the report that carries this beat says what became of them. Not
+        `is_full`: of them those with progress to say, and those that cannot begin before an answer.
+        """
         leases = []
         room = PROGRESS_BYTES_MAX
         for held in everyone:
@@ -155,7 +157,8 @@ class Words:
                     elif not held.progress_in:
                         held.progress_in = beat
                         self._progressed_at = now
-            leases.append(HeldLease(held.job_id, held.fence, progress))
+            if is_full or progress is not None or held.awaits_answer:
+                leases.append(HeldLease(held.job_id, held.fence, progress))
         return leases
 
     # --- What became of it -----------------------------------------------------------------------

@@ -349,7 +349,8 @@ def _report(partition: Partition, command: Report, command_id: CommandId, at: Mi
         order += 1
     if command.beat is not None:
         settled = {(word.job_id, word.fence) for word in command.reports}
-        left = {job_id: folded(*before, at) for job_id, before in told.items()}
+        held = {held.job_id for held in command.beat.leases}
+        left = {job_id: folded(*told[job_id], at) for job_id in held & told.keys()}
         events.extend(runtimes.beat(partition, command.beat, at, settled, left))
     return Decided(tuple(events), refused=tuple(refused))
 

@@ -29,7 +29,7 @@ from ledger.client import (
     Runtime,
 )
 from ledger.client.requests import RetryFields
-from ledger.domain.commands import Asked, Beat, Report
+from ledger.domain.commands import Asked, Beat, Report, ReportedResult
 from ledger.domain.events import (
     AttemptExpired,
     AttemptFailed,
@@ -183,9 +183,11 @@ async def test_a_burst_runs_once_each_and_is_reported_in_few_records(
             events = await ended(ledger, count)
     assert runs == Counter(range(count))
     assert len(of(LeaseGranted, events)) == len(of(JobSucceeded, events)) == count
-    words = [len(c.reports) if isinstance(c, Report) else 0 for c in await commands_of(ledger)]
-    assert sum(words) == count
-    assert len(words) < count / 10
+    said = await commands_of(ledger)
+    words = [word for command in said if isinstance(command, Report) for word in command.reports]
+    # On a busy machine some run long enough for a start to be said.
+    assert len([word for word in words if isinstance(word, ReportedResult)]) == count
+    assert len(said) < count / 10
 
 
 async def commands_of(ledger: Ledger) -> list[Beat | Report]:

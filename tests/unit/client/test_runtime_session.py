@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw
 
 from ledger.client.held import AskToStop, Stop, Why
-from ledger.client.runtime_session import HELD_MAX, PERIOD_SECONDS_MIN
+from ledger.client.runtime_session import HELD_MAX, LISTED_SECONDS, PERIOD_SECONDS_MIN
 from ledger.client.words import FACTS_MAX, INVALID_OUTPUT, PROGRESS_BYTES_MAX, WORDS_BYTES_MAX
 from ledger.domain.commands import (
     ProgressSaid,
@@ -122,6 +122,7 @@ def test_only_the_next_number_is_taken(world: World) -> None:
 def test_a_void_assignment_only_fills_its_number(world: World) -> None:
     assert world.assign(1, void=True) == []
     assert [held.job_id for held in world.assign(2)] == [job_id(2)]
+    world.later(LISTED_SECONDS)
     assert leases_of(world.speak()) == [2]
 
 
@@ -130,6 +131,7 @@ def test_another_sessions_assignments_and_answers_are_nobodys(world: World) -> N
     assert world.assign(1, session=type(world.session.session)(other)) == []
     world.assign(1)
     world.answer(drop=(1,), session=type(world.session.session)(other))
+    world.later(LISTED_SECONDS)
     assert leases_of(world.speak()) == [1]
 
 
@@ -146,9 +148,9 @@ def test_a_draining_runtime_gives_back_what_still_arrives(world: World) -> None:
     world.session.drain()
     assert beat_of(world.speak()).slots == 0
     assert world.assign(2) == []
-    said = world.speak()
-    assert [type(word) for word in words_of(said)] == [ReportedRelease]
-    assert leases_of(said) == [1]
+    assert [type(word) for word in words_of(world.speak())] == [ReportedRelease]
+    world.later(LISTED_SECONDS)
+    assert leases_of(world.speak()) == [1, 2]  # Of the second one the answer is not there yet.
     assert running.word is None
 
 
@@ -202,7 +204,7 @@ def test_a_lease_is_held_until_its_report_is_acknowledged(world: World) -> None:
     (held,) = world.assign(1)
     world.finish(held)
     reported = beat_of(world.speak()).beat
-    world.session.hurry()
+    world.later(LISTED_SECONDS)
     assert leases_of(world.speak()) == [1]
     world.answer(reported - 1)
     assert not world.session.settled
@@ -422,6 +424,40 @@ def test_a_job_cancelled_before_it_began_is_acknowledged(world: World) -> None:
     assert world.session.occupied == 0
 
 
+# --- What is held ---------------------------------------------------------------------------------
+def test_a_busy_runtime_lists_what_it_holds_once_a_second(world: World) -> None:
+    many = world.assign(*range(1, 101))
+    world.later(LISTED_SECONDS)
+    assert len(leases_of(world.speak())) == 100
+    listed = 0
+    for held in many[:50]:
+        world.finish(held)
+        world.later(LISTED_SECONDS / 100)
+        listed += len(leases_of(world.speak()))
+    assert listed == 0
+    world.later(LISTED_SECONDS)
+    assert len(leases_of(world.speak())) == 100
+
+
+def test_a_new_owner_hears_at_once_what_is_held(world: World) -> None:
+    world.assign(1, 2)
+    world.later(LISTED_SECONDS)
+    world.speak()
+    assert leases_of(world.speak()) == []
+    world.session.take(OwnerChanged(QUEUE, 0), world.now)
+    assert leases_of(world.speak()) == [1, 2]
+
+
+def test_a_short_period_lists_twice_in_it(world: World) -> None:
+    """A lease of 0.3 s is prolonged in time, however busy its runtime is."""
+    world.session.period = 0.1
+    world.assign(1)
+    world.later(0.05)
+    assert leases_of(world.speak()) == [1]
+    world.later(0.05)
+    assert leases_of(world.speak()) == [1]
+
+
 # --- Progress -------------------------------------------------------------------------------------
 def test_progress_is_said_at_once_then_at_most_five_times_a_second(world: World) -> None:
     (held,) = world.assign(1)
@@ -444,6 +480,7 @@ def test_progress_is_repeated_until_a_beat_with_it_is_answered(world: World) -> 
     (lease,) = beat_of(world.speak()).leases
     assert lease.progress == ProgressSaid(10.0)
     world.answer()
+    world.later(LISTED_SECONDS)
     (lease,) = beat_of(world.speak()).leases
     assert lease.progress is None
 
@@ -477,6 +514,7 @@ def test_assignments_of_the_session_before_are_still_taken(world: World) -> None
     (held,) = world.assign(2, session=before, beat=beat)
     assert held.job_id == job_id(2)
     assert [held.job_id for held in world.assign(1)] == []  # Job 1 is held already.
+    world.later(LISTED_SECONDS)
     assert leases_of(world.speak()) == [1, 2]
 
 
