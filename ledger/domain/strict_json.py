@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from math import isinf
 from typing import Any, NoReturn
 
@@ -76,11 +75,13 @@ def read(
         _check_keys(data, keys_max)
     is_long = _LONG in data.translate(_DIGITS_TO_0)
     if not is_long and b"\\" not in data:
-        with suppress(*UNDECODABLE):
+        try:
             value = _decode(data)
             # Written back as it came: no key stood twice, and every number is what it says.
             if _encode(value) == data:
                 return value, False
+        except UNDECODABLE:
+            pass  # The rules say what is wrong with it.
     return _read_by_rules(data, is_long, digits_max), is_long
 
 
