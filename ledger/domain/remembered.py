@@ -80,8 +80,9 @@ class ClosedJobs:
         return self._jobs.get(job_id)
 
     def add(self, job: Job) -> None:
-        self._jobs[job.id] = job
-        self._order.append(job.id)
+        job_id = job.request.job_id
+        self._jobs[job_id] = job
+        self._order.append(job_id)
         self.bytes += size_of(job)
 
     def replace(self, before: Job, after: Job) -> None:
