@@ -18,8 +18,8 @@ from ledger.log.effective import EffectiveEntries, TakenOver
 from ledger.log.errors import LogBroken
 from ledger.log.records import LogRecord
 
-_FIELDS = 14
-"""Of one record in what is hashed, lengths among them; its key is the second."""
+_KEYS = slice(3, None, 11)
+"""Of the records in what is hashed."""
 
 
 class Hole(Struct, frozen=True):
@@ -84,7 +84,7 @@ class CheckedEntries(EffectiveEntries):
         self._hole = self._hole or self._taken_with or Hole(offset, what)
 
     def _complete(self, offset: int, said: bytes) -> Proven:
-        keys = self._fields[1::_FIELDS]
+        keys = self._fields[_KEYS]
         proven = super()._complete(offset, said)
         self._taken_with = None
         event: Any

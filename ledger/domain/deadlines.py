@@ -7,7 +7,7 @@ sooner than one full period after it. What is recorded stays as it was recorded.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from ledger.domain.events import (
     AttemptExpired,
@@ -33,6 +33,7 @@ from ledger.domain.ids import Micros
 from ledger.domain.job import (
     Blocked,
     Job,
+    Lease,
     Leased,
     Pending,
     Running,
@@ -61,15 +62,16 @@ def due(job: Job, floor: Micros, at: Micros) -> Micros | None:
     if job.cancel is not None:
         when = min(when, _grace_end(job, floor))
     for step in job.steps:
-        phase = step.phase
-        if type(phase) is Leased or type(phase) is Running or type(phase) is Waiting:
-            lease = phase.lease
-            end = phase.until if type(phase) is Waiting else lease.until
+        phase: Any = step.phase
+        kind = type(phase)
+        if kind is Leased or kind is Running or kind is Waiting:
+            lease: Lease = phase.lease
+            end: Micros = phase.until if kind is Waiting else lease.until
             if lease.since < floor:
                 end = _silence_end(lease.since, end, floor, asked.lease_us)
-            if type(phase) is Running and phase.deadline < end:
+            if kind is Running and phase.deadline < end:
                 end = phase.deadline
-        elif type(phase) is Pending and phase.ready_at > at:
+        elif kind is Pending and phase.ready_at > at:
             end = phase.ready_at
         else:
             end = NEVER

@@ -67,6 +67,7 @@ from ledger.domain.step_changes import (
     misfit,
     named,
     put,
+    with_step,
 )
 from ledger.domain.steps import (
     Blocked,
@@ -206,16 +207,18 @@ def _granted(job: Job, event: LeaseGranted, at: Micros) -> Job | Misfit:
         return misfit(event, job)
     lease = Lease(event.runtime_id, event.session, event.number, event.fence, at, event.until)
     leased = replace(step, phase=Leased(lease), attempt=event.attempt, progress=None)
-    return put(job, step, leased, fence=event.fence, extended=0)
+    steps = with_step(job, step, leased)
+    return replace(job, steps=steps, version=job.version + 1, fence=event.fence, extended=0)
 
 
 def _started(job: Job, event: AttemptStarted, at: Micros) -> Job | Misfit:
     step = current(job, event)
-    if step is None or not isinstance(step.phase, Leased):
+    if step is None or type(step.phase) is not Leased:
         return misfit(event, job)
     after = replace(step, phase=Running(step.phase.lease, event.deadline), started_at=at)
     first = at if job.first_started_at is None else job.first_started_at
-    return put(job, step, after, first_started_at=first)
+    steps = with_step(job, step, after)
+    return replace(job, steps=steps, version=job.version + 1, first_started_at=first)
 
 
 def _progressed(job: Job, event: JobProgressed, at: Micros) -> Job | Misfit:
@@ -288,7 +291,14 @@ def _succeeded(job: Job, event: JobSucceeded, at: Micros) -> Job | Misfit:
         ended_fence=event.fence,
         ended_how="succeeded",
     )
-    return put(job, step, after, end=Status.SUCCEEDED, finished_at=at, result=result)
+    return replace(
+        job,
+        steps=with_step(job, step, after),
+        version=job.version + 1,
+        end=Status.SUCCEEDED,
+        finished_at=at,
+        result=result,
+    )
 
 
 def _collected(job: Job, event: JobCollected, at: Micros) -> Job | Misfit:

@@ -14,6 +14,7 @@ from ledger.domain.dedupe import Dedupe
 from ledger.domain.entries import Entry, TakeOver, command_of
 from ledger.domain.events import (
     JOB_EVENTS,
+    AttemptStarted,
     BulkEnded,
     BulkPartAdvanced,
     BulkPartConfirmed,
@@ -309,11 +310,15 @@ class Partition:
         if type(after) is Misfit:
             self.misfits += 1
             return
-        if type(event) is LeaseGranted:
-            if event.number:
-                self.queue(before.request.queue).count_assignment(event)
-        elif type(event) is JobProgressed:
-            self.drop_word(event.job_id, event.fence)
+        kind = type(event)
+        if kind is AttemptStarted and self.timers.comes_by(event.job_id, event.deadline):  # type: ignore[union-attr]
+            self._replace(before, after, at, rearm=False)  # A start brings no other deadline.
+            return
+        if kind is LeaseGranted:
+            if event.number:  # type: ignore[union-attr]
+                self.queues[before.request.queue].count_assignment(event)  # type: ignore[arg-type]
+        elif kind is JobProgressed:
+            self.drop_word(event.job_id, event.fence)  # type: ignore[union-attr]
         self._replace(before, after, at)
 
     def _apply_to_absent(self, event: JobEvent, at: Micros) -> None:
@@ -406,7 +411,8 @@ class Partition:
         job = begin(event, at)
         job_id = event.job_id
         self.jobs[job_id] = self.touched[job_id] = job
-        self.order = max(self.order, event.order)
+        if event.order > self.order:
+            self.order = event.order
         self.open_bytes += size_of(job)
         if event.key_digest is not None:
             self._hold_key(event, job_id, at)
@@ -416,7 +422,7 @@ class Partition:
         if event.dedupe_digest is not None:
             self.dedupe.open(event)
         queue.pending += 1
-        self._wait(job, at)
+        self._take_places(job, job.steps, at)
         if event.ready_at > at or event.start_timeout_us is not None:
             self._arm(job, at)
 
@@ -436,31 +442,39 @@ class Partition:
         self._wait(job, self.at)
         self._arm(job, self.at)
 
-    def _replace(self, before: Job, after: Job, at: Micros) -> None:
-        job_id = before.request.job_id
+    def _replace(self, before: Job, after: Job, at: Micros, *, rearm: bool = True) -> None:
+        asked = after.request
+        job_id = asked.job_id
         self.touched[job_id] = after
-        queue = self.queues[before.request.queue]
-        queue.pending += _is_pending(after) - _is_pending(before)
-        if after.end is not None:
-            self._close(job_id, before, after)
-        else:
+        queue = self.queues[asked.queue]
+        if after.end is None:
             self.jobs[job_id] = after
-            if after.request.flow is None:
-                self._replace_step(before.steps[0], after, after.steps[0], at)
-            else:
+        else:
+            self._close(job_id, before, after)
+        if asked.flow is not None:
+            queue.pending += _is_pending(after) - _is_pending(before)
+            if after.end is None:
                 self._replace_steps(before, after, at)
+        else:
+            was, step = before.steps[0], after.steps[0]
+            waited, waits = type(was.phase) is Pending, type(step.phase) is Pending
+            if waited or waits:
+                queue.pending += _is_pending(after) - _is_pending(before)
+            if after.end is None:
+                if step.failure is not was.failure or step.progress is not was.progress:
+                    self.open_bytes += size_of_said(step) - size_of_said(was)
+                if waits and not waited:
+                    self._wait_again(after, at)
+        if rearm and after.end is None:
             self._arm(after, at)
         if queue.limits:
             queue.limits.moved(before, after)
 
-    def _replace_step(self, was: Step, after: Job, step: Step, at: Micros) -> None:
-        """Of a plain job, as most are."""
-        if step.failure is not was.failure or step.progress is not was.progress:
-            self.open_bytes += size_of_said(step) - size_of_said(was)
-        if type(step.phase) is Pending and type(was.phase) is not Pending:
-            self.order = max(self.order, after.order)
-            self.deferred.pop(after.request.job_id, None)
-            self._wait(after, at)
+    def _wait_again(self, job: Job, at: Micros) -> None:
+        """A plain one, after an attempt."""
+        self.order = max(self.order, job.order)
+        self.deferred.pop(job.id, None)
+        self._wait(job, at)
 
     def _replace_steps(self, before: Job, after: Job, at: Micros) -> None:
         self.open_bytes += size_of(after) - size_of(before)
@@ -545,7 +559,8 @@ class Partition:
             elif job.cancel is None:
                 # One that stands there already stands there twice, until its turn has come.
                 place = (job.order, job_id, step.name)
-                self.queue(asked.queue).ready.add(worker_type_of(job, step), asked.priority, place)
+                worker_type = asked.type if asked.flow is None else worker_type_of(job, step)
+                self.queue(asked.queue).ready.add(worker_type, asked.priority, place)
         return is_delayed
 
     def _could_be_leased(self, place: Place) -> bool:
@@ -597,6 +612,8 @@ class Partition:
 
     def _due(self, job: Job, at: Micros) -> Micros | None:
         when = deadlines.due(job, self.floor, at)
+        if not self.deferred:
+            return when
         for fence in self.deferred.get(job.request.job_id, ()):
             step = quoted_step(job, fence)
             if step is not None and step.progress is not None:

@@ -169,8 +169,11 @@ class QueueTraces:
             case _:
                 yield from self._retention.follow(event, at, event_is_open=self._is_open(event))
 
-    def end_of_entry(self) -> Iterator[Complaint]:
+    def end_of_entry(self) -> Iterable[Complaint]:
         """What one entry must bring with it."""
+        return self._still_owed() if self._owed or self._occurrences else ()
+
+    def _still_owed(self) -> Iterator[Complaint]:
         for job_id, before in self._owed:
             old = self.jobs.get(before)
             if old is not None and not old.cancelling:
@@ -189,15 +192,17 @@ class QueueTraces:
         return getattr(event, "job_id", None) in self.jobs
 
     # --- Jobs ------------------------------------------------------------------------------------
-    def _requested(self, asked: JobRequested) -> Iterator[Complaint]:
+    def _requested(self, asked: JobRequested) -> Iterable[Complaint]:
         job_id, digest = asked.job_id, asked.dedupe_digest
         if job_id in self.jobs:
-            return
+            return ()
         self.jobs[job_id] = OpenJob(asked)
         if asked.schedule is not None:
             self._occurrences[job_id] = asked.schedule
-        if digest is None:
-            return
+        return () if digest is None else self._equal(asked, digest)
+
+    def _equal(self, asked: JobRequested, digest: str) -> Iterator[Complaint]:
+        job_id = asked.job_id
         before = self._open.setdefault(digest, [])
         newest = self._templates.get((asked.queue, asked.type))
         if newest is not None:
@@ -248,22 +253,27 @@ class QueueTraces:
             self._ends(event.job_id, {step for step in job.leases if base_of(step) in again})
 
     # --- Limits ----------------------------------------------------------------------------------
-    def _granted(self, event: LeaseGranted) -> Iterator[Complaint]:
+    def _granted(self, event: LeaseGranted) -> Iterable[Complaint]:
         job = self.jobs.get(event.job_id)
         if job is None:
-            return
+            return ()
+        found: list[Complaint] = []
         if job.asked.queue in self._paused:
-            yield "I16", event.job_id, "leased while its queue is paused"
+            found.append(("I16", event.job_id, "leased while its queue is paused"))
+        job.leases.add(event.step)
+        if not self._is_limited:
+            return found
         if (full := self._full(job.asked)) is not None:
             held = len(self._holders.get(full, ()))
-            yield "I14", event.job_id, f"leased while {held} hold a lease under its limit {full}"
-        job.leases.add(event.step)
+            what = f"leased while {held} hold a lease under its limit {full}"
+            found.append(("I14", event.job_id, what))
         for key in self._keys(job.asked):
             self._holders.setdefault(key, set()).add((event.job_id, event.step))
+        return found
 
     def _ends(self, job_id: JobId, steps: set[StepName] | None) -> None:
         job = self.jobs.get(job_id)
-        if job is None:
+        if job is None or not job.leases:
             return
         ended = set(job.leases) if steps is None else job.leases & steps
         if not ended:

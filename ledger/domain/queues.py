@@ -103,8 +103,9 @@ class Queue:
         self.pinned[job_type, version] += 1
 
     def unpin(self, job_type: str, version: int) -> None:
-        self.pinned[job_type, version] -= 1
-        if self.pinned[job_type, version] > 0:
+        left = self.pinned[job_type, version] - 1
+        if left > 0:
+            self.pinned[job_type, version] = left
             return
         del self.pinned[job_type, version]
         versions = self.templates.get(job_type, {})

@@ -34,7 +34,7 @@ class Lane:
             heappush(self._again, place)
         else:
             self._first.append(place)
-        if len(self) > self._full_at:
+        if len(self._first) + len(self._again) > self._full_at:
             self._clean(is_ready)
 
     def trim(self, is_ready: IsReady) -> bool:
@@ -72,7 +72,9 @@ class Ready:
         self._lanes: dict[str, dict[int, Lane]] = {}
 
     def add(self, worker_type: str, priority: int, place: Place) -> None:
-        lanes = self._lanes.setdefault(worker_type, {})
+        lanes = self._lanes.get(worker_type)
+        if lanes is None:
+            lanes = self._lanes[worker_type] = {}
         lane = lanes.get(priority)
         if lane is None:
             lane = lanes[priority] = Lane()

@@ -80,8 +80,9 @@ class ClosedJobs:
         return self._jobs.get(job_id)
 
     def add(self, job: Job) -> None:
-        self._jobs[job.id] = job
-        self._order.append(job.id)
+        job_id = job.request.job_id
+        self._jobs[job_id] = job
+        self._order.append(job_id)
         self.bytes += size_of(job)
 
     def replace(self, before: Job, after: Job) -> None:
@@ -234,12 +235,13 @@ class Outcomes:
 
     def note(self, command_id: str, entry: Entry, at: Micros) -> None:
         if command_id.startswith(KEYED):
-            outcome = _keyed_outcome(command_id, entry.events, at)
+            identity, content = identity_of(command_id)
+            outcome = _keyed_outcome(content, entry.events, at)
         else:
+            identity = command_id
             outcome = _plain_outcome(entry.events, at)
         if outcome is None:
             return
-        identity = identity_of(command_id)[0]
         # The first one stands: what follows under the same id are its duplicates and conflicts.
         if identity in self._held or len(self._held) >= self._bounds.commands_max:
             return
@@ -277,10 +279,16 @@ _ONCE = (
     DeclareInputLost.TYPE,
 )
 """Commands whose refused copy might be accepted later."""
+_TELLS = frozenset(
+    {JobRequested, LeaseGranted, CommandDuplicated, ScheduleFired, InputLost, CommandRejected}
+)
+"""What an entry begins with that may be a plain command's outcome; most begin with another."""
 
 
 def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
     first = events[0] if events else None
+    if type(first) not in _TELLS:
+        return None
     match first:
         case JobRequested():
             # Also where a key answers for it: another template may see another key in it.
@@ -300,8 +308,7 @@ def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
             return None
 
 
-def _keyed_outcome(command_id: str, events: tuple[Event, ...], at: Micros) -> Outcome | None:
-    content = identity_of(command_id)[1]
+def _keyed_outcome(content: str, events: tuple[Event, ...], at: Micros) -> Outcome | None:
     for event in events:
         match event:
             case CommandRejected():

@@ -25,7 +25,7 @@ ENDED_MAX = 200_000
 Complaint = tuple[str, JobId | None, str]
 
 
-class Ended(Struct):
+class Ended(Struct, gc=False):
     succeeded: bool
     failed_at: int | None
     result_ttl_us: int | None
@@ -44,9 +44,10 @@ class RetentionTraces:
         event: JobSucceeded | JobFailed | JobExpired | JobCancelled,
         at: int,
     ) -> None:
+        kind = type(event)
         self._ended[asked.job_id] = Ended(
-            isinstance(event, JobSucceeded),
-            at if isinstance(event, JobFailed | JobExpired) else None,
+            kind is JobSucceeded,
+            at if kind is JobFailed or kind is JobExpired else None,
             asked.result_ttl_us,
             asked.failed_ttl_us,
         )

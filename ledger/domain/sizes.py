@@ -17,7 +17,8 @@ def size_of(job: Job) -> int:
     asked = job.request
     size = JOB_BYTES + len(asked.payload) + LABEL_BYTES * len(asked.labels)
     for step in job.steps:
-        size += size_of_said(step)
+        if step.failure is not None or step.progress is not None:
+            size += size_of_said(step)
         if step.part is not None:
             size += STEP_BYTES + len(step.part.output or b"") + len(step.part.item or b"")
     if job.failure is not None:

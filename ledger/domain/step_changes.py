@@ -68,9 +68,7 @@ def named(job: Job, name: StepName) -> Step | None:
 def current(job: Job, event: OfAttempt) -> Step | None:
     """The step that an event names, if its fence is the one of the step's current attempt."""
     step = named(job, event.step)
-    if step is None or job.end is not None:
-        return None
-    lease = current_lease(step)
+    lease = None if step is None or job.end is not None else current_lease(step)
     return step if lease is not None and lease.fence == event.fence else None
 
 
@@ -79,5 +77,8 @@ def misfit(event: JobEvent, job: Job) -> Misfit:
 
 
 def put(job: Job, old: Step, new: Step, **changes: object) -> Job:
-    steps = (new,) if len(job.steps) == 1 else tuple(new if s is old else s for s in job.steps)
-    return replace(job, steps=steps, version=job.version + 1, **changes)
+    return replace(job, steps=with_step(job, old, new), version=job.version + 1, **changes)
+
+
+def with_step(job: Job, old: Step, new: Step) -> tuple[Step, ...]:
+    return (new,) if len(job.steps) == 1 else tuple(new if s is old else s for s in job.steps)

@@ -8,10 +8,10 @@ from ledger.domain.events import AttemptExpired, AttemptFailed, JobProgressed
 from ledger.domain.failures import JOB_TIMEOUT, LEASE_EXPIRED, WAIT_TIMEOUT
 from ledger.domain.flow_plan import StepPlan
 from ledger.domain.ids import SECOND
+from ledger.domain.traces import CURRENT as CURRENT
+from ledger.domain.traces import LIVE as LIVE
 from ledger.domain.traces import Complaint
 
-LIVE = ("leased", "running")
-CURRENT = (*LIVE, "waiting")
 ENDED = ("succeeded", "failed", "skipped", "cancelled")
 
 

@@ -29,11 +29,19 @@ class Timers(Generic[K]):
             return
         self._armed[key] = due
         heappush(self._heap, (due, key))
-        self._clean()
+        if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
+            self._clean()
 
     def disarm(self, key: K) -> None:
-        if self._armed.pop(key, None) is not None:
+        if self._armed.pop(key, None) is not None and (
+            len(self._heap) > 2 * len(self._armed) + STALE_MAX
+        ):
             self._clean()
+
+    def comes_by(self, key: K, due: Micros) -> bool:
+        """Whether to arm it for that instant would change nothing."""
+        armed = self._armed.get(key)
+        return armed is not None and armed <= due
 
     def next_due(self) -> Micros | None:
         """Never later than the first that is armed."""
@@ -57,6 +65,5 @@ class Timers(Generic[K]):
         return key in self._armed
 
     def _clean(self) -> None:
-        if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
-            self._heap = [(due, key) for key, due in self._armed.items()]
-            heapify(self._heap)
+        self._heap = [(due, key) for key, due in self._armed.items()]
+        heapify(self._heap)

@@ -43,6 +43,8 @@ InLine = tuple[str, str, int]
 Place = tuple[int, int]
 """Of an entry: (its number, its first offset; -1 where nobody said)"""
 NOWHERE: Place = (0, -1)
+LIVE = ("leased", "running")
+CURRENT = (*LIVE, "waiting")
 
 
 class Trace:
@@ -101,11 +103,11 @@ class Trace:
 
     @property
     def live(self) -> bool:
-        return self.state in ("leased", "running")
+        return self.state in LIVE
 
     @property
     def current(self) -> bool:
-        return self.live or self.state == "waiting"
+        return self.state in CURRENT
 
     def silent_at(self, floor: int) -> int:
         """When silence counts as its end: a lease, or a wait, that began before `floor` was given
@@ -200,61 +202,68 @@ class Trace:
             yield "I8", "an extension that shortens the lease"
         self.until = max(self.until, extension.until)
 
-    def differs(self, job: Job | None) -> Iterator[Complaint]:
+    def differs(self, job: Job | None) -> Iterable[Complaint]:
         """Where the fold says otherwise."""
         if job is None or job.end is not None:
-            if not self.ended:
-                yield "I10", "the fold holds it for ended"
-            return
+            return () if self.ended else (("I10", "the fold holds it for ended"),)
+        found: list[Complaint] = []
         step = job.steps[0]
         lease = held_lease(step)
         if self.live != (lease is not None):
-            yield "I14", f"{self.state}, yet the fold counts a live lease: {lease is not None}"
+            live = f"{self.state}, yet the fold counts a live lease: {lease is not None}"
+            found.append(("I14", live))
         if lease is not None and lease.until != self.until:
-            yield "I8", f"the lease ends at {self.until}, in the fold at {lease.until}"
+            found.append(("I8", f"the lease ends at {self.until}, in the fold at {lease.until}"))
         if step.attempt != self.attempts:
-            yield "I9", f"{self.attempts} attempts, in the fold {step.attempt}"
+            found.append(("I9", f"{self.attempts} attempts, in the fold {step.attempt}"))
         if job.fence != self.fence:
-            yield "I6", f"fence {self.fence}, in the fold {job.fence}"
+            found.append(("I6", f"fence {self.fence}, in the fold {job.fence}"))
         expected = self.state if self.cancel_by is None else "cancelling"
         if status(job) != expected:
-            yield "I1", f"it is {expected}, in the fold {status(job)}"
+            found.append(("I1", f"it is {expected}, in the fold {status(job)}"))
+        return found
 
-    # --- By kind ---------------------------------------------------------------------------------
-    def _under_fence(self, fence: int, what: str) -> Iterator[Complaint]:
+    # --- By kind; no generators for what every job has: they cost more than the questions ---------
+    def _under_fence(self, fence: int, what: str) -> tuple[Complaint, ...]:
         if not self.current:
-            yield "I7", f"a {what} while {self.state}"
-        elif fence != self.fence:
-            yield "I7", f"a {what} under fence {fence}; the current one is {self.fence}"
+            return (("I7", f"a {what} while {self.state}"),)
+        if fence != self.fence:
+            return (("I7", f"a {what} under fence {fence}; the current one is {self.fence}"),)
+        return ()
 
-    def _start(self, event: AttemptStarted) -> Iterator[Complaint]:
-        yield from self._under_fence(event.fence, "start")
+    def _start(self, event: AttemptStarted) -> tuple[Complaint, ...]:
+        found = self._under_fence(event.fence, "start")
         if self.state != "leased":
-            yield "I7", f"started while {self.state}"
+            found = (*found, ("I7", f"started while {self.state}"))
         self.state, self.deadline, self.started = "running", event.deadline, True
+        return found
 
-    def _succeed(self, event: JobSucceeded) -> Iterator[Complaint]:
-        yield from self._under_fence(event.fence, "result")
+    def _succeed(self, event: JobSucceeded) -> tuple[Complaint, ...]:
+        found = self._under_fence(event.fence, "result")
         self.ended = True
+        return found
 
-    def _grant(self, event: LeaseGranted, at: int) -> Iterator[Complaint]:
+    def _grant(self, event: LeaseGranted, at: int) -> list[Complaint]:
+        found: list[Complaint] = []
+        asked = self.asked
         if self.current:
-            yield "I6", f"leased again while {self.state}"
+            found.append(("I6", f"leased again while {self.state}"))
         if event.fence <= self.fence:
-            yield "I6", f"fence {event.fence} after {self.fence}"
+            found.append(("I6", f"fence {event.fence} after {self.fence}"))
         if self.cancel_by is not None:
-            yield "I11", "leased while cancelling"
+            found.append(("I11", "leased while cancelling"))
         if at < self.ready_at:
-            yield "I9", f"leased {self.ready_at - at} us before it was due"
+            found.append(("I9", f"leased {self.ready_at - at} us before it was due"))
         if event.attempt != self.attempts + 1:
-            yield "I9", f"attempt {event.attempt} after {self.attempts}"
-        if event.attempt > self.asked.retry.max_attempts:
-            yield "I9", f"attempt {event.attempt} of {self.asked.retry.max_attempts}"
-        if event.until != at + self.asked.lease_us:
-            yield "I8", "the lease has another length than the job's"
+            found.append(("I9", f"attempt {event.attempt} after {self.attempts}"))
+        if event.attempt > asked.retry.max_attempts:
+            found.append(("I9", f"attempt {event.attempt} of {asked.retry.max_attempts}"))
+        if event.until != at + asked.lease_us:
+            found.append(("I8", "the lease has another length than the job's"))
         self.state, self.attempts, self.fence = "leased", event.attempt, event.fence
         self.holder, self.since, self.until = (event.runtime_id, event.session), at, event.until
         self.percent, self.progress_at, self.in_line = 0.0, None, None
+        return found
 
     def _progress(self, event: JobProgressed, at: int) -> Iterator[Complaint]:
         yield from self._under_fence(event.fence, "progress")

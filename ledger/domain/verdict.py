@@ -120,10 +120,12 @@ class Judge:
 
     def _count(self, entry: Entry) -> None:
         self._entries += 1
-        self._types.update(map(type, entry.events))
+        types = self._types
+        for event in entry.events:
+            types[type(event)] += 1
         if command_of(entry.cause) is not None and type(entry.events[0]) not in _NO_ANSWERS:
             self._answers += 1
-        if Unknown in self._types and any(type(event) is Unknown for event in entry.events):
+        if Unknown in types and any(type(event) is Unknown for event in entry.events):
             self._unknown.update(type_of(e) for e in entry.events if type(e) is Unknown)
 
     def _by_name(self) -> dict[str, int]:

@@ -12,16 +12,20 @@ from hashlib import sha256
 from struct import Struct
 
 _u32 = Struct(">I").pack
-LENGTHS = [_u32(size) for size in range(4096)]
-"""Of most fields: packing each length anew costs more than hashing it."""
+
+
+class Lengths(dict[int, bytes]):
+    """As each stands before its field. Those of most fields are kept: packing one anew costs more
+    than hashing it."""
+
+    def __missing__(self, size: int) -> bytes:
+        return _u32(size)
+
+
+LENGTHS = Lengths((size, _u32(size)) for size in range(4096))
 
 Fields = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 """Key, ce_id, ce_source, ce_type, ce_time, ce_ledger without its hash, value."""
-
-
-def length_of(size: int) -> bytes:
-    """As it stands before a field."""
-    return LENGTHS[size] if size < 4096 else _u32(size)
 
 
 def chained(previous: bytes, nonce: bytes, records: Iterable[Fields]) -> bytes:
@@ -29,6 +33,6 @@ def chained(previous: bytes, nonce: bytes, records: Iterable[Fields]) -> bytes:
     parts = [previous, nonce]
     for record in records:
         for field in record:
-            parts.append(length_of(len(field)))
+            parts.append(LENGTHS[len(field)])
             parts.append(field)
     return sha256(b"".join(parts)).digest()

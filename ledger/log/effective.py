@@ -7,6 +7,7 @@ An entry applies when its last record is there and it continues the sequence.
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -15,8 +16,9 @@ from msgspec import Struct
 from ledger.domain.entries import Entry, Proven, TakeOver
 from ledger.domain.events import Event
 from ledger.domain.ids import Micros, parse_rfc3339
-from ledger.log.chain import length_of
-from ledger.log.entry_codec import TAKEN_OVER, event_from, take_over_from, unescaped
+from ledger.domain.strict_json import UNDECODABLE
+from ledger.log.chain import LENGTHS
+from ledger.log.entry_codec import KINDS, TAKEN_OVER, take_over_from, unescaped, unknown_from
 from ledger.log.errors import ChainBroken
 from ledger.log.records import LogRecord
 
@@ -85,7 +87,9 @@ class EffectiveEntries:
         self._nonces = dict.fromkeys(cursor.nonces)
         self._ledger_id = cursor.ledger_id
         self._partitions = cursor.partitions
-        self._time = b""
+        # What most records have in common with the one before, as it is hashed.
+        self._source = self._source_field = b""
+        self._time = self._time_field = b""
         self._at = Micros(0)
         # The entry under way: how far it is, what its packed headers have in common, its parts.
         self._seen = 0
@@ -96,6 +100,7 @@ class EffectiveEntries:
         self._first_offset = 0
         self._events: list[Event] = []
         self._fields: list[bytes] = []
+        """What its hash is of: the hash before, the nonce, the fields of each record."""
 
     @property
     def cursor(self) -> Cursor:
@@ -163,30 +168,40 @@ class EffectiveEntries:
             bare, number = begun, 1
         self._seen = number
         key, value = record.key or b"", record.value or b""
+        if source != self._source:
+            self._source, self._source_field = source, LENGTHS[len(source)] + source
+        time_field = self._time_field if time == self._time else LENGTHS[len(time)] + time
+        known = KINDS.get(kind)
+        if known is None:
+            type_field = LENGTHS[len(kind)] + kind
+            event: Event = unknown_from(kind, key, value)
+        else:
+            type_field, decode = known
+            try:
+                event = decode(value)
+            except UNDECODABLE:
+                event = unknown_from(kind, key, value)
         self._fields += (
-            length_of(len(key)),
+            LENGTHS[len(key)],
             key,
-            length_of(len(record_id)),
+            LENGTHS[len(record_id)],
             record_id,
-            length_of(len(source)),
-            source,
-            length_of(len(kind)),
-            kind,
-            length_of(len(time)),
-            time,
-            length_of(len(bare)),
+            self._source_field,
+            type_field,
+            time_field,
+            LENGTHS[len(bare)],
             bare,
-            length_of(len(value)),
+            LENGTHS[len(value)],
             value,
         )
-        self._events.append(event_from(kind, key, value))
+        self._events.append(event)
         if number < self._count:
             return None
         return self._complete(record.offset, ledger[len(bare) + 1 :])
 
     def _begin(self, ledger: bytes, time: bytes, offset: int) -> bytes | None:
         """The packed header without its hash if it begins the next entry, else None."""
-        packed = ledger.split(b";")
+        packed = ledger.split(b";", 9)
         try:
             number, part, nonce, commands, requests, actor, cause, correlation, key_id = packed[:9]
             index, _, count = part.partition(b"/")
@@ -196,36 +211,40 @@ class EffectiveEntries:
             if int(number) != self._entry + 1:
                 self.ignored.out_of_sequence += 1
                 return None
-            if int(index) != 1 or int(count) < 1:
+            many = int(count)
+            if int(index) != 1 or many < 1:
                 self.ignored.torn += 1
                 self._drop_torn()
                 return None
             if time != self._time:
                 self._at, self._time = parse_rfc3339(time.decode()), time
+                self._time_field = LENGTHS[len(time)] + time
             head: _Head = (
                 self._at,
                 int(commands),
                 int(requests),
                 unescaped(actor),
                 unescaped(cause),
-                unescaped(correlation),
-                unescaped(key_id),
+                unescaped(correlation) if correlation else "",
+                unescaped(key_id) if key_id else "",
             )
         except ValueError:
             self.ignored.unreadable += 1
             return None
         self._drop_torn()
-        bare = b";".join(packed[:9]) if len(packed) > 9 else ledger
+        bare = ledger[: -1 - len(packed[9])] if len(packed) > 9 else ledger
         self._head = head
-        self._count = int(count)
-        self._prefix = number + b";"
-        self._rest = bare[len(number) + 1 + len(index) :]
+        self._count = many
+        if many > 1:
+            self._prefix = number + b";"
+            self._rest = bare[len(number) + 1 + len(index) :]
         self._first_offset = offset
+        self._fields = [self._hash, self._nonce]
         return bare
 
     def _complete(self, offset: int, said: bytes) -> Proven:
-        digest = sha256(b"".join((self._hash, self._nonce, *self._fields)))
-        if digest.hexdigest().encode() != said:
+        digest = sha256(b"".join(self._fields)).digest()
+        if hexlify(digest) != said:
             raise ChainBroken(
                 self.topic,
                 self.partition,
@@ -233,12 +252,12 @@ class EffectiveEntries:
                 f"entry {self._entry + 1} does not carry the hash of the history before it",
             )
         self._entry += 1
-        self._hash = digest.digest()
+        self._hash = digest
         self._hash_offset = offset
         self._offset = offset + 1
         at, commands, requests, actor, cause, correlation, key_id = self._head
         events = tuple(self._events)
-        self._seen, self._events, self._fields = 0, [], []
+        self._seen, self._events = 0, []
         entry = Entry(
             self._entry, at, commands, requests, events, actor, cause, correlation, key_id
         )
@@ -266,7 +285,7 @@ class EffectiveEntries:
     def _drop_torn(self) -> None:
         if self._seen:
             self.ignored.torn += self._seen
-            self._seen, self._events, self._fields = 0, [], []
+            self._seen, self._events = 0, []
 
 
 _Head = tuple[Micros, int, int, str, str, str, str]

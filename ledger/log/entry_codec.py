@@ -24,7 +24,7 @@ from ledger.domain.events import JOB_EVENTS, TYPES, Event, Unknown
 from ledger.domain.ids import Micros, rfc3339_micros
 from ledger.domain.raw_fields import decoder_of
 from ledger.domain.strict_json import UNDECODABLE
-from ledger.log.chain import LENGTHS, length_of
+from ledger.log.chain import LENGTHS
 from ledger.log.headers import JSON, SPECVERSION
 from ledger.log.records import Header, Outgoing
 
@@ -72,7 +72,7 @@ class EntryEncoder:
             self._time = rfc3339_micros(entry.at).encode()
         source, time = self._source, self._time
         source_header, time_header = ("ce_source", source), ("ce_time", time)
-        source_field, time_field = length_of(len(source)) + source, length_of(len(time)) + time
+        source_field, time_field = LENGTHS[len(source)] + source, LENGTHS[len(time)] + time
         count = len(entry.events)
         said = f"{entry.actor};{entry.cause};{entry.correlation};{entry.key_id}"
         if "%" in said or said.count(";") != 3:
@@ -93,7 +93,7 @@ class EntryEncoder:
             about = event.job_id if is_of_job else event.queue
             if about != subject:
                 subject, key = about, about.encode()
-                key_field = length_of(len(key)) + key
+                key_field = LENGTHS[len(key)] + key
             record_id = id_prefix + digits
             ledger = prefix + digits + rest
             value = _encode(event)
@@ -104,9 +104,9 @@ class EntryEncoder:
                 source_field,
                 type_field,
                 time_field,
-                length_of(len(ledger)),
+                LENGTHS[len(ledger)],
                 ledger,
-                length_of(len(value)),
+                LENGTHS[len(value)],
                 value,
             )
             headers = [
@@ -151,12 +151,16 @@ def take_over_from(value: bytes | None) -> TakeOver | None:
 
 def event_from(record_type: bytes, key: bytes, value: bytes) -> Event:
     """Total: a type or form of another version is `Unknown`."""
-    decode = _DECODERS.get(record_type)
-    if decode is not None:
+    known = KINDS.get(record_type)
+    if known is not None:
         try:
-            return decode(value)
+            return known[1](value)
         except UNDECODABLE:
             pass
+    return unknown_from(record_type, key, value)
+
+
+def unknown_from(record_type: bytes, key: bytes, value: bytes) -> Unknown:
     return Unknown(record_type.decode(errors="replace"), key.decode(errors="replace"), value)
 
 
@@ -180,11 +184,13 @@ _take_over_decoder = msgspec.json.Decoder(TakeOver)
 _TYPES: dict[type, tuple[Header, bytes, bool]] = {
     kind: (
         ("ce_type", name.encode()),
-        length_of(len(name)) + name.encode(),
+        LENGTHS[len(name)] + name.encode(),
         kind in JOB_EVENTS,
     )
     for name, kind in TYPES.items()
 }
-_DECODERS: dict[bytes, Callable[[bytes], Event]] = {
-    name.encode(): decoder_of(kind) for name, kind in TYPES.items()
+KINDS: dict[bytes, tuple[bytes, Callable[[bytes], Event]]] = {
+    name.encode(): (LENGTHS[len(name)] + name.encode(), decoder_of(kind))
+    for name, kind in TYPES.items()
 }
+"""By type: how it is hashed, and its decoder. Raises UNDECODABLE."""
