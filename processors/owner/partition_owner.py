@@ -350,9 +350,9 @@ class TermOfOffice:
             task.result()
 
     async def _finish(self, decided: Decided) -> None:
-        positions = await self._prove(decided.turn, decided.touched)
+        proven = await self._prove(decided.turn, decided.touched)
         reach("owner.before_effects")
-        await self._send(decided, positions)
+        await self._send(decided, proven)
 
     def _new_turn(self) -> Turn:
         return Turn(
@@ -403,13 +403,13 @@ class TermOfOffice:
         return self._clock.read(self._term.appended_at)
 
     # --- Append and prove ------------------------------------------------------------------------
-    async def _prove(self, turn: Turn, touched: dict[JobId, Job]) -> dict[int, int]:
-        """The last offset of each entry, once they stand. Answers without an entry need the proof
+    async def _prove(self, turn: Turn, touched: dict[JobId, Job]) -> Sequence[Proven]:
+        """The entries, once they stand. Answers without an entry need the proof
         that nobody took over since their command was read (and nothing is decided meanwhile)."""
         if not turn.entries:
             end = await self._seams.offsets.end(self._seams.topics.events, self._owner.number)
             if end == self._term.end:
-                return {}
+                return ()
             turn.consumed(0)  # Somebody wrote: the append finds out who.
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
@@ -419,8 +419,8 @@ class TermOfOffice:
         self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
         self._seams.feed.offer(self._owner.number, before, proven, touched)
         if self._snapshotting is not None:
-            self._snapshotting.note(sum(len(one.entry.events) for one in proven))
-        return {one.entry.number: one.last_offset for one in proven}
+            self._snapshotting.note(self._term.cursor.offset - before)
+        return proven
 
     async def _tick(self) -> None:
         """An entry that only tells the time: after a long silence the clock may not run ahead of
@@ -443,10 +443,12 @@ class TermOfOffice:
             turn.consumed(self._unrecorded)
 
     # --- Effects ---------------------------------------------------------------------------------
-    async def _send(self, decided: Decided, positions: dict[int, int]) -> None:
+    async def _send(self, decided: Decided, proven: Sequence[Proven]) -> None:
         """In order, one batch of effects under way at a time; they may be lost, never wrong."""
         batches, effects = decided.batches, decided.turn.effects
-        self._release.add_replies(batches, effects, positions, self._term.end - 1)
+        if effects.replies:
+            positions = {one.entry.number: one.last_offset for one in proven}
+            self._release.add_replies(batches, effects, positions, self._term.end - 1)
         if not batches:
             return
         if self._sending is not None:
