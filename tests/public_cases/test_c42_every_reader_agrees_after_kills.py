@@ -132,7 +132,9 @@ async def test_every_reader_is_told_the_same_however_often_the_owner_is_killed(
         ) as auditor:
             for partition in range(cluster.partitions):
                 fresh = told([item async for item in auditor.replay(partition)])
-                assert await read_in_pieces(cluster, partition) == fresh
+                # Meanwhile an owner may append what only tells the time.
+                pieces = await read_in_pieces(cluster, partition)
+                assert pieces[: len(fresh)] == fresh
                 await cluster.until(
                     partial(_is_as_long, heard[partition], fresh), seconds=30, what="it is heard"
                 )
