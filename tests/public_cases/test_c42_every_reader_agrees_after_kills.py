@@ -30,7 +30,7 @@ from tests.support.processes import Cluster
 from tests.support.verdicts import sound_history
 
 QUEUES = ("red", "green", "blue")
-KILLS = int(os.environ.get("LEDGER_TEST_KILLS", "8"))
+KILLS = int(os.environ.get("LEDGER_TEST_KILLS", "5"))
 JOBS_A_KILL = 150
 
 
