@@ -1,4 +1,4 @@
-"""A part of a worker, under Faust's supervision: however it ends by itself, the worker hears of it."""
+"""A part of a worker, under Faust: however it ends by itself, the worker hears of it."""
 
 from __future__ import annotations
 
