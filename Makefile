@@ -11,6 +11,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all
 PIP     := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST  := $(BIN)/pytest
 
+# Tests start Python hundreds of times: where compiled files are switched off, half of each start is
+# compiling.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo example dev test check services simulate faults chaos planted bench generate verify lock clean
 
@@ -22,14 +26,14 @@ setup: $(LOCKED) $(READY)  ## Make the environment and fetch the servers (does n
 demo: setup  ## See jobs run, fail, be retried and survive a kill, on real servers
 	$(BIN)/ledger demo
 
-example: setup  ## Run a story of examples/ (NAME=...; without it: list them)
+example: setup  ## Run stories of examples/ (NAME="... ..."; without it: list them)
 	$(BIN)/python -m cli.run_example $(NAME)
 
 dev: setup  ## Run everything here, until Ctrl-C
 	$(BIN)/ledger dev
 
 test: setup  ## Run every test, the chaos ones too, WORKERS=2 files at a time (20 minutes on two cores)
-	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile
+	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 check: setup  ## Run what CI runs before the tests: format, lint, types, layers, lock, generated docs
 	$(BIN)/ruff format --check

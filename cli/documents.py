@@ -116,8 +116,10 @@ def crash_points_document() -> str:
         " code other than 0, and is started again by what supervises it: nobody foresaw the state,"
         " so it starts from the log. The others fail what they were about (a request with 500, an"
         " attempt, a round) and go on.",
-        "`tests/chaos/test_crash_points.py` lets real processes die at each of them both ways,"
-        " under a load of every kind. `tests/unit/log/test_crash_points.py` fails when a call to"
+        "`tests/chaos/test_crash_points.py` lets real processes die under a load of every kind:"
+        " `make faults` at each of them both ways, in every process that reaches it; `make test` at"
+        " each of a numbered fault by SIGKILL, and once for each number by an error."
+        " `tests/unit/log/test_crash_points.py` fails when a call to"
         " the log, the database or the object store in one of these loops has no point beside it.",
         _table(("point", "fault", "reached by", "an error is outlived by", "promise"), rows),
     )

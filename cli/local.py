@@ -58,7 +58,14 @@ class LocalLedger:
         self._api_port = api_port
         self._calls_models = calls_models
         try:
-            self.stack = Stack(directory, kafka_port=_if_free(kafka_port))
+            # What goes at the end lives for a minute, and outlives no machine.
+            is_short = directory is None
+            self.stack = Stack(
+                directory,
+                kafka_port=_if_free(kafka_port),
+                durable=not is_short,
+                fast_start=is_short,
+            )
         except OSError as error:
             raise CommandError(f"{directory} cannot be used: {error}") from None
         self.directory = self.stack.directory

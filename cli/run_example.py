@@ -1,4 +1,4 @@
-"""`python -m cli.run_example NAME [--keep]`: runs a story of examples/ on a ledger of its own;
+"""`python -m cli.run_example NAME... [--keep]`: runs stories of examples/ on a ledger of their own;
 without a name lists them.
 
 The story's folder has `templates/*.json`, which are put first, and a `Procfile`: one process a
@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 STORY_SECONDS = 120.0
 LOOK_SECONDS = 0.05
+CHILD_STOP_SECONDS = 5.0
 TAIL_CHARACTERS = 3_000
 HISTORY = "$ ledger job history "
 PROGRAMS = {"python": [], "ledger": ["-m", "cli.main"]}
@@ -55,28 +57,28 @@ def main(arguments: list[str]) -> int:
         for name in names():
             line(name)
         return Exit.OK
-    name, *more = wanted
-    if more or name not in names():
-        say(f"usage: python -m cli.run_example NAME [--keep]; names are {', '.join(names())}")
+    if unknown := [name for name in wanted if name not in names()]:
+        usage = "usage: python -m cli.run_example NAME... [--keep]"
+        say(f"{usage}; names are {', '.join(names())}, not {', '.join(unknown)}")
         return Exit.USAGE
     # The modules of a Procfile are found from here, wherever this was called.
     os.chdir(ROOT)
     try:
-        run(EXAMPLES / name, keep=keep)
+        failed = run([EXAMPLES / name for name in wanted], keep=keep)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except Exception as error:
-        if not isinstance(error, CommandError | StoryFailed) and explained(error) is None:
+        if not isinstance(error, CommandError) and explained(error) is None:
             raise
-        line(f"example: FAILED {name}: {error}")
+        line(f"example: FAILED {', '.join(wanted)}: {error}")
         return Exit.BAD
-    return Exit.OK
+    return Exit.BAD if failed else Exit.OK
 
 
-def run(folder: Path, *, keep: bool = False) -> None:
-    """Returns at the story's end; `keep`: at Ctrl-C. Raises `StoryFailed`."""
+def run(folders: Sequence[Path], *, keep: bool = False) -> list[str]:
+    """One after the other on one ledger; returns at the end of the last, with the names of those
+    that failed. `keep`: at Ctrl-C."""
     from cli.local import LocalLedger, interruptible
-    from ledger.embedded.processes import free_ports
 
     settings = load_settings()
     say("starting Kafka and Postgres")
@@ -85,21 +87,37 @@ def run(folder: Path, *, keep: bool = False) -> None:
     os.environ["LEDGER_OBJECTS"] = str(ledger.directory / "objects")
     os.environ["LEDGER_MODEL_ALLOW"] = "loopback"
     os.environ["LEDGER_CLEAN_SECONDS"] = "1"
+    failed = []
+    children: dict[str, Child] = {}
     with interruptible(), ledger:
-        put_templates(ledger, folder)
         os.environ["LEDGER_API_URL"] = ledger.api_url
-        os.environ["MODEL_PORT"] = str(free_ports(1)[0])
-        children = {
-            name: ledger.start_child(name, words)
-            for name, words in processes(folder / "Procfile", os.environ).items()
-        }
-        with api_client(ledger.api_url) as api:
-            _follow(ledger, children, api)
-        line(f"example: ok {folder.name}")
+        for folder in folders:
+            for child in children.values():
+                child.stop(signal.SIGTERM, seconds=CHILD_STOP_SECONDS)
+            put_templates(ledger, folder)
+            children = _started(ledger, folder)
+            try:
+                with api_client(ledger.api_url) as api:
+                    _follow(ledger, children, api)
+                line(f"example: ok {folder.name}")
+            except StoryFailed as error:
+                line(f"example: FAILED {folder.name}: {error}")
+                failed.append(folder.name)
         if keep:
             say(f"kept until Ctrl-C: LEDGER_API_URL={ledger.api_url}; logs in {ledger.directory}")
             while True:
                 time.sleep(1)
+    return failed
+
+
+def _started(ledger: LocalLedger, folder: Path) -> dict[str, Child]:
+    from ledger.embedded.processes import free_ports
+
+    os.environ["MODEL_PORT"] = str(free_ports(1)[0])
+    return {
+        name: ledger.start_child(f"{folder.name}-{name}", words)
+        for name, words in processes(folder / "Procfile", os.environ).items()
+    }
 
 
 def put_templates(ledger: LocalLedger, folder: Path) -> None:

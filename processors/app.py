@@ -162,6 +162,13 @@ class Supervised(Service):
         self._ended.clear()
         try:
             await type(self).work(self._stop)
+        except asyncio.CancelledError as error:
+            # Such as comes out of a library's own task. Faust takes any for a task that was ended
+            # on purpose, and the process would live on without this part, and say nothing.
+            task = asyncio.current_task()
+            if self._stop.is_set() or (task is not None and task.cancelling()):
+                raise
+            raise WorkerCrashed(f"{self.label} was cancelled although nobody asked it") from error
         finally:
             self._ended.set()
         if not self._stop.is_set():

@@ -18,7 +18,8 @@ from tests.support.services import Servers, Services
 
 CLUSTER_PARTITIONS = 4
 
-# The same examples in every run, so that a change is judged by what it changes; new ones by hand.
+# The same examples in every run, so that a change is judged by what it changes; new ones by hand,
+# and more of them (`tests/support/examples.py`).
 settings.register_profile("steady", derandomize=True)
 if not os.environ.get("LEDGER_TEST_RANDOM"):
     settings.load_profile("steady")
@@ -28,6 +29,13 @@ def pytest_configure() -> None:
     """A shell lets what it runs in the background ignore SIGINT, and children inherit that; tests
     press Ctrl-C on processes of theirs all the same."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a slow test come first: run beside each other, none of them is left for the end,
+    when the others have nothing to do any more."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

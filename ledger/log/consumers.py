@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 from aiokafka.errors import KafkaError
@@ -60,12 +59,17 @@ async def _start(consumer: Any, connection: Connection) -> None:
 async def stop(consumer: Any, connection: Connection) -> None:
     """Bounded, and silent about a broker that is gone."""
     seconds = connection.bounds.close_seconds
-    # A task of aiokafka's that is cancelled before its first step raises that at whoever awaits it.
     await asyncio.sleep(0)
-    with suppress(KafkaError, TimeoutError):
+    try:
         async with asyncio.timeout(seconds):
             await consumer.stop()
             return
+    except (KafkaError, TimeoutError):
+        pass
+    except asyncio.CancelledError:
+        # A task of aiokafka's that it cancels before its first step raises that at us.
+        if _is_cancelled():
+            raise
     # It waits for answers that do not come; a member left half stopped would keep its partitions.
     coordinator = consumer._coordinator
     for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"):
@@ -75,6 +79,17 @@ async def stop(consumer: Any, connection: Connection) -> None:
             await asyncio.wait([task], timeout=seconds)
     for part in (consumer._fetcher, consumer._client):
         if part is not None:
-            with suppress(KafkaError, TimeoutError):
+            try:
                 async with asyncio.timeout(seconds):
                     await part.close()
+            except (KafkaError, TimeoutError):
+                pass
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the current task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
 
 from ledger.domain.ids import QueueName
-from ledger.log.admin import Admin, TopicFound
+from ledger.log.admin import Admin, TopicFound, TopicWanted
 from ledger.log.connection import RECORD_BYTES_MAX, Connection
 from ledger.log.errors import UnsafeTopics
 from ledger.log.partitions import INBOX_PARTITIONS, REPLIES_PARTITIONS
@@ -101,14 +101,13 @@ class Topics:
         async with Admin(connection) as admin:
             specs = self.specs(partitions=partitions, mode=mode)
             found = await admin.find([spec.name for spec in specs])
+            if missing := [spec for spec in specs if spec.name not in found]:
+                await _create(admin, missing, mode)
             for spec in specs:
                 topic = found.get(spec.name)
-                if topic is None:
-                    await _create(admin, spec, mode)
-                elif changed := _differing(spec, topic):
+                if topic is not None and (changed := _differing(spec, topic)):
                     await admin.set(spec.name, changed)
-            for spec in specs:
-                await admin.wait_for_leaders(spec.name)
+            await admin.wait_for_leaders(*(spec.name for spec in specs))
 
     async def check(self, connection: Connection, *, partitions: int, mode: Mode) -> list[Problem]:
         """Every setting that can lose or misplace what the ledger promises to keep."""
@@ -130,13 +129,13 @@ class Topics:
         spec = self.assigned_spec(queue, mode=mode)
         async with Admin(connection) as admin:
             if not await admin.find([spec.name]):
-                await _create(admin, spec, mode)
+                await _create(admin, [spec], mode)
             await admin.wait_for_leaders(spec.name)
 
 
-async def _create(admin: Admin, spec: TopicSpec, mode: Mode) -> None:
+async def _create(admin: Admin, specs: Sequence[TopicSpec], mode: Mode) -> None:
     await admin.create(
-        spec.name, partitions=spec.partitions, replicas=REPLICAS[mode], settings=spec.settings
+        [TopicWanted(spec.name, spec.partitions, REPLICAS[mode], spec.settings) for spec in specs]
     )
 
 

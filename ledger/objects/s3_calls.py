@@ -139,7 +139,10 @@ class S3Calls:
         return StoreUnavailable(f"{said}: {refusal}")
 
     def close(self) -> None:
-        self._threads.close()
+        # A call that nobody waits for any more may be repeated by the client, which connects anew.
+        self._threads.close(then=self._close_clients)
+
+    def _close_clients(self) -> None:
         self.client.close()
         if self.signer is not None:
             self.signer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,13 @@ class Threads:
         """A caller that is cancelled leaves; the call itself goes on to its end."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, do)
 
-    def close(self) -> None:
-        """Waits for nothing: calls under way end by their own bounds."""
+    def close(self, then: Callable[[], None] | None = None) -> None:
+        """Waits for nothing: calls under way end by their own bounds, and `then` is called behind
+        the last of them."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if then is not None:
+            Thread(target=self._end, args=(then,), name="ledger-objects-end").start()
+
+    def _end(self, then: Callable[[], None]) -> None:
+        self._pool.shutdown(wait=True)
+        then()

@@ -17,7 +17,7 @@ from tests.support.processes import Cluster
 from tests.support.verdicts import read_history
 
 QUEUES = ("red", "green", "blue")
-JOBS = 5_000
+JOBS = 2_500
 LEASE_SECONDS = 2
 
 
@@ -88,7 +88,7 @@ async def test_whoever_is_killed_every_job_ends_exactly_once(cluster: Cluster) -
         cluster.runtime(name, ",".join(QUEUES))
     cluster.api()
     _, killed = await asyncio.gather(
-        submit_all(cluster, chance), kill_at_random(cluster, chance, times=12)
+        submit_all(cluster, chance), kill_at_random(cluster, chance, times=8)
     )
     await cluster.until(
         lambda: ended(cluster) >= JOBS, seconds=150, what=f"{JOBS} jobs have ended; {killed}"
@@ -106,7 +106,7 @@ async def test_whoever_is_killed_every_job_ends_exactly_once(cluster: Cluster) -
 async def test_a_frozen_owner_that_wakes_is_fenced_and_comes_back_as_a_newcomer(
     cluster: Cluster,
 ) -> None:
-    many = 3_000
+    many = 2_000
     cluster.worker("first")
     async with producer_of(cluster) as producer:
         await producer.submit("work", queue=QUEUES[0])  # It is there, and at work.

@@ -15,8 +15,8 @@ from tests.support.processes import Cluster
 from tests.support.verdicts import most_at_once, read_history
 
 QUEUE = "limited"
-JOBS = 10_000
-TENANTS = 200
+JOBS = 4_000
+TENANTS = 100
 MAX = 2
 LEASE_SECONDS = 2
 CROWDS = {"a": 6, "b": 5, "c": 5}

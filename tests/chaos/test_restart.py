@@ -11,7 +11,7 @@ from tests.chaos.test_kills import ended, producer_of, request
 from tests.support.processes import Cluster
 from tests.support.verdicts import read_history
 
-OPEN = 10_000
+OPEN = 3_000
 DONE = 200
 
 

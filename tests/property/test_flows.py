@@ -50,6 +50,7 @@ from ledger.domain.partition import Bounds
 from ledger.domain.sizes import size_of
 from ledger.domain.steps import Pending, held_lease
 from tests.property.test_rules import AFTER_SUCCESS, reported
+from tests.support.examples import examples
 from tests.support.given import Owner
 
 QUEUE = QueueName("default")
@@ -403,7 +404,7 @@ def words(job_id: JobId, fence: Fence) -> st.SearchStrategy[Any]:
 
 TestFlows = Flows.TestCase
 TestFlows.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

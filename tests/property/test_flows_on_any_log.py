@@ -46,6 +46,7 @@ from ledger.domain.job_view import job_json
 from ledger.domain.partition import Partition
 from ledger.domain.sizes import size_of
 from tests.property.test_flows import words
+from tests.support.examples import examples
 
 QUEUE = QueueName("default")
 JOBS = tuple(JobId(f"default.019ca945-0a00-7000-8000-00000000000{n}") for n in range(2))
@@ -137,7 +138,7 @@ def entries_of(log: Log) -> list[Entry]:
     return [Entry(n, at, n, n, events) for n, (at, events) in enumerate(items, 1)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(logs)
 def test_any_log_of_flows_folds_and_its_faults_are_named(log: Log) -> None:
     invariants = Invariants(Partition(0))
@@ -153,7 +154,7 @@ def test_any_log_of_flows_folds_and_its_faults_are_named(log: Log) -> None:
         assert job_json(job)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(logs, st.lists(st.tuples(jobs, fences).flatmap(lambda at: words(*at)), max_size=6), instants)
 def test_any_word_on_any_flow_is_decided(log: Log, said: list[Any], now: Micros) -> None:
     partition = Partition(0)

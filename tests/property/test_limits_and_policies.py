@@ -57,6 +57,7 @@ from ledger.domain.queues import Queue
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.steps import Pending, current_lease, held_lease
 from tests.support.builders import OK
+from tests.support.examples import examples
 from tests.support.given import Owner
 
 QUEUES = (QueueName("default"), QueueName("other"))
@@ -424,7 +425,7 @@ def word_of(kind: str, job: Job) -> Command:
 
 TestQueues = Queues.TestCase
 TestQueues.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

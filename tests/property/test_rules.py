@@ -63,6 +63,7 @@ from ledger.domain.partition import Bounds
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.sizes import size_of
 from ledger.domain.step_changes import Misfit
+from tests.support.examples import examples
 from tests.support.given import Owner
 
 QUEUES = (QueueName("default"), QueueName("other"))
@@ -444,7 +445,7 @@ def reported(job_id: JobId, fence: Fence) -> st.SearchStrategy[Any]:
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -65,6 +65,7 @@ from ledger.log.replies import Reply
 from processors.owner.credit import Offers
 from processors.owner.turn import Turn
 from tests.property import reference_model as model
+from tests.support.examples import examples
 from tests.unit.owner.by_hand import NOON, Owner
 
 Dict = dict[str, Any]
@@ -591,7 +592,7 @@ def word_of(said: Dict, job_id: JobId, fence: Fence) -> Command:
 
 TestSecondOpinion = SecondOpinion.TestCase
 TestSecondOpinion.settings = settings(
-    max_examples=500,
+    max_examples=examples(500),
     stateful_step_count=50,
     deadline=None,
     # A long story is made short only on request: it takes minutes. Add Phase.shrink for that.

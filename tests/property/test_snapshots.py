@@ -16,6 +16,7 @@ from ledger.domain.partition import Partition
 from ledger.domain.snapshot import Restored, Taken, decoded, encoded
 from tests.property import test_flows_on_any_log as flows
 from tests.property import test_rules_on_any_log as plain
+from tests.support.examples import examples
 
 AnyEntry = Entry | TakeOver
 
@@ -48,7 +49,7 @@ def read_back(partition: Partition) -> Partition:
     return restored.partition
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs, st.data())
 def test_a_state_read_back_goes_on_as_if_it_had_been_folded(
     log: list[AnyEntry], data: st.DataObject

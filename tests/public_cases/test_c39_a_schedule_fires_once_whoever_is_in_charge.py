@@ -26,6 +26,8 @@ MINUTE = 60 * SECOND
 SCHEDULES = 20
 BEFORE_US = SECOND
 """So long before the nominal time an owner's clock begins."""
+BOTH_BEFORE_US = 4 * SECOND
+"""Likewise, of two that start together."""
 AGO_US = 10 * MINUTE
 """The owners' clocks are behind by so much at first: each test moves them on to its minutes."""
 
@@ -99,9 +101,14 @@ async def test_an_owner_that_is_killed_about_the_time_is_followed_by_one_that_fi
 async def test_two_owners_at_once_fire_it_once(new_ledger: NewLedger) -> None:
     cluster = await new_ledger()
     minute = await scheduled(cluster)
-    await begin(cluster, "one", minute - BEFORE_US)
-    await begin(cluster, "other", minute - BEFORE_US)
+    await asyncio.gather(
+        *(begin(cluster, name, minute - BOTH_BEFORE_US) for name in ("one", "other"))
+    )
     await have_fired(cluster, minute)
+    # For the one who has not heard of the other yet, something to decide.
+    async with cluster.ledger.client() as client:
+        later = PutSchedule(QueueName("default"), "later", Schedule("0 0 1 1 *", "told"))
+        assert (await client.ask(later)).outcome == "accepted"
     await cluster.until(
         lambda: bool(cluster.logged("owner.fenced")), seconds=60, what="one was fenced"
     )

@@ -36,7 +36,7 @@ from tests.support.verdicts import sound_history
 
 QUEUES = ("red", "green", "blue")
 MEMBERS = 4
-JOINS_AND_LEAVES = 20
+JOINS_AND_LEAVES = 12
 JOBS_A_ROUND = 100
 GROUP = "storm"
 

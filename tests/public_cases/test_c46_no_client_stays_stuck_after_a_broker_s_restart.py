@@ -25,7 +25,7 @@ from tests.support.verdicts import sound_history
 
 BROKER = 1
 QUEUES = ("red", "green", "blue")
-FAULTS = ("kill", "freeze", "restart", "kill") * int(os.environ.get("LEDGER_TEST_ROUNDS", "1"))
+FAULTS = ("kill", "freeze", "restart") * int(os.environ.get("LEDGER_TEST_ROUNDS", "1"))
 FROZEN_SECONDS = 4.0
 """Longer than a request to the broker may take."""
 BACK_SECONDS = 60.0

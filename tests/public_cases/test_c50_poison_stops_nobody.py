@@ -25,7 +25,7 @@ from tests.support.records import records_of
 from tests.support.verdicts import accepted_ids, sound_history
 
 QUEUE = QueueName("default")
-JOBS = 1_000
+JOBS = 200
 
 
 def poisoned(like: Record, place: str) -> Iterator[Outgoing]:

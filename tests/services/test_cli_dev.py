@@ -34,7 +34,12 @@ class Dev:
         self.data = data
         self.process = subprocess.Popen(
             [*LEDGER, "dev", "--port", "0", "--json"],
-            env={**os.environ, "LEDGER_DATA": str(data)},
+            # Its broker serves for a minute: no time for a compiler that optimises.
+            env={
+                **os.environ,
+                "LEDGER_DATA": str(data),
+                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -26,6 +26,7 @@ from ledger.embedded import (
     processes,
 )
 from tests.support.services import create_database
+from tests.support.services import server_directory as directory_of_servers
 
 pytestmark = pytest.mark.services
 
@@ -59,10 +60,24 @@ with Stack(Path(sys.argv[1]), durable=False, fast_start=True) as stack:
 """
 
 
-@pytest.fixture
-def kafka(server_directory: Path) -> Iterator[Kafka]:
-    with Kafka(server_directory, fast_start=True) as kafka:
+@pytest.fixture(scope="module")
+def kafka_directory() -> Iterator[Path]:
+    with directory_of_servers() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def one_kafka(kafka_directory: Path) -> Iterator[Kafka]:
+    with Kafka(kafka_directory, fast_start=True) as kafka:
         yield kafka
+
+
+@pytest.fixture
+def kafka(one_kafka: Kafka) -> Kafka:
+    """One for all, alive; each test has a topic of its own."""
+    if not one_kafka.pids:
+        one_kafka.start()
+    return one_kafka
 
 
 @pytest.fixture
@@ -84,27 +99,12 @@ class TestKafka:
         assert kafka.bootstrap == bootstrap
         assert await first_value(bootstrap, "kept") == b"one"
 
-    async def test_data_outlives_a_stop_and_a_start_on_other_ports(
-        self, kafka: Kafka, server_directory: Path
-    ) -> None:
-        await create_topic(kafka.bootstrap, "kept")
-        await append(kafka.bootstrap, "kept", b"one")
-        kafka.stop()
-
-        with Kafka(server_directory, fast_start=True) as again:
-            assert await first_value(again.bootstrap, "kept") == b"one"
-
     async def test_a_paused_broker_answers_again_once_resumed(self, kafka: Kafka) -> None:
-        await create_topic(kafka.bootstrap, "kept")
+        await create_topic(kafka.bootstrap, "resumed")
         kafka.pause(1)
         assert state_of(kafka.pids[1]) == "T"
         kafka.resume(1)
-        await append(kafka.bootstrap, "kept", b"one")
-
-    def test_a_paused_broker_can_be_stopped(self, kafka: Kafka) -> None:
-        kafka.pause(1)
-        kafka.stop()
-        assert kafka.pids == {}
+        await append(kafka.bootstrap, "resumed", b"one")
 
     def test_a_broker_that_cannot_start_says_why(
         self, kafka: Kafka, server_directory: Path
@@ -115,10 +115,22 @@ class TestKafka:
             other.start()
         assert other.pids == {}
 
-    def test_no_address_is_given_out_while_it_is_stopped(self, kafka: Kafka) -> None:
+    def test_a_paused_broker_can_be_stopped(self, kafka: Kafka) -> None:
+        kafka.pause(1)
+        kafka.stop()
+        assert kafka.pids == {}
+
+    async def test_data_outlives_a_stop_and_a_start_on_other_ports(
+        self, kafka: Kafka, kafka_directory: Path
+    ) -> None:
+        await create_topic(kafka.bootstrap, "kept-on")
+        await append(kafka.bootstrap, "kept-on", b"one")
         kafka.stop()
         with pytest.raises(EmbeddedError, match="not running"):
             _ = kafka.bootstrap
+
+        with Kafka(kafka_directory, fast_start=True) as again:
+            assert await first_value(again.bootstrap, "kept-on") == b"one"
 
     @pytest.mark.slow
     async def test_a_cluster_of_three_serves_on_while_one_is_dead(

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -14,9 +15,11 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.session
 import httpx
 import pytest
 from botocore.config import Config
+from botocore.loaders import create_loader
 from moto.server import ThreadedMotoServer
 from mypy_boto3_s3 import S3Client
 
@@ -54,6 +57,14 @@ FAR_FUTURE = Micros(2**52)
 TEST_BOUNDS = S3Bounds(read_seconds=5.0, attempts=3)
 Store = TypeVar("Store", bound=ObjectStore)
 BIG = Random(7).randbytes(2 * PART_BYTES + 12_345)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_reading_of_the_models() -> Iterator[None]:
+    """boto3 reads what S3 is anew for each session: 0.1 s a store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", cache(create_loader))
+        yield
 
 
 @pytest.fixture(scope="module")

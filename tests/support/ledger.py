@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
 from ledger.domain.commands import Command
@@ -130,11 +130,8 @@ class Ledger:
 
     async def history(self, partition: int) -> list[Proven]:
         """Every effective entry that is in the log now."""
-        entries: list[Proven] = []
         async with EntriesReader(self.connection, self.topics, partition) as reader:
-            async for items in reader.batches(await reader.end()):
-                entries += [item for item in items if isinstance(item, Proven)]
-        return entries
+            return await _to_the_end(reader)
 
     async def events(self) -> list[Event]:
         """All events of all partitions, each partition's in order."""
@@ -152,13 +149,29 @@ class Ledger:
         return state
 
     async def until(self, holds: Callable[[list[Event]], bool]) -> list[Event]:
-        """The events, as soon as they show what is waited for."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        """The events of all partitions, as soon as they show what is waited for."""
+        async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as reading:
+            readers = [
+                await reading.enter_async_context(EntriesReader(self.connection, self.topics, n))
+                for n in range(self.partitions)
+            ]
+            found: list[list[Event]] = [[] for _ in readers]
             while True:
-                events = await self.events()
-                if holds(events):
-                    return events
+                for reader, events in zip(readers, found, strict=True):
+                    for proven in await _to_the_end(reader):
+                        events += proven.entry.events
+                every = [event for events in found for event in events]
+                if holds(every):
+                    return every
                 await asyncio.sleep(0.05)  # Between two looks at the log, not for luck.
+
+
+async def _to_the_end(reader: EntriesReader) -> list[Proven]:
+    """What it has not read yet."""
+    end = await reader.end()
+    return [
+        item async for items in reader.batches(end) for item in items if isinstance(item, Proven)
+    ]
 
 
 @asynccontextmanager

@@ -22,6 +22,8 @@ from projections.schema import migrate
 from tests.support.ledger import Ledger
 
 STOP_SECONDS = 30
+LOOK_SECONDS = 0.2
+"""Between two looks, of which many cost a connection to Postgres."""
 OWNER_POINTS = (
     "owner.before_take_over",
     "take_over.before_record",
@@ -210,7 +212,7 @@ class Cluster:
         while not await asyncio.to_thread(holds):
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"not within {seconds:g} s: {what}\n{self.tails()}")
-            await asyncio.sleep(0.1)  # Between two looks.
+            await asyncio.sleep(LOOK_SECONDS)
 
     def tails(self) -> str:
         return "\n".join(
