@@ -11,11 +11,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import psycopg
-from psycopg import sql
+from psycopg import Notify, sql
+
+from projections.schema import KEPT_ALIVE, BoundedAsyncConnection
 
 POLL_SECONDS = 0.5
 RECONNECT_SECONDS = 1.0
 CONNECT_SECONDS = 5
+PROBE_SECONDS = 5.0
+"""How often the server is asked whether the connection still stands: one that something in between
+has forgotten is as quiet as one on which there is nothing to say."""
 
 
 class PositionWatch:
@@ -75,18 +80,26 @@ class PositionWatch:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(
+        connection = await BoundedAsyncConnection.connect(
             self._dsn,
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
             application_name="ledger positions",
+            **KEPT_ALIVE,
         )
+        # Longer than a wait for news, which nobody has to answer.
+        connection.silence_seconds_max = 2 * PROBE_SECONDS
+        listen = sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
         async with connection:
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            async for said in connection.notifies():
-                partition, offset = map(int, said.payload.split(":"))
-                async with self._moved:
-                    self._known[partition] = offset
-                    self._moved.notify_all()
-                for stir in self._followers:
-                    stir(partition, offset)
+            while True:
+                await connection.execute(listen)  # Again is no news, but it has to be answered.
+                async for said in connection.notifies(timeout=PROBE_SECONDS):
+                    await self._hear(said)
+
+    async def _hear(self, said: Notify) -> None:
+        partition, offset = map(int, said.payload.split(":"))
+        async with self._moved:
+            self._known[partition] = offset
+            self._moved.notify_all()
+        for stir in self._followers:
+            stir(partition, offset)

@@ -21,6 +21,13 @@ SCHEMA = "ledger"
 LOCK = 0x6C65_6467_6572_0001
 """Of migrations and of the switch of a rebuild, in Postgres's space of advisory locks."""
 CONNECT_SECONDS = 10
+KEPT_ALIVE: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""So that TCP itself gives up a peer that does not answer, in about 25 s."""
 SILENCE_SECONDS = 10.0
 """Beyond what a statement may take, by the server's own clock."""
 MIGRATE_SECONDS = 600
@@ -112,10 +119,7 @@ def connect(
         dsn,
         connect_timeout=CONNECT_SECONDS,
         application_name=name,
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=20_000,
+        **KEPT_ALIVE,
     )
     connection.silence_seconds_max = statement_seconds + SILENCE_SECONDS
     try:

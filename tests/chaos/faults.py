@@ -5,11 +5,14 @@ raised again. Every fault mends what it broke."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
+import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Literal, cast
 from uuid import uuid4
 
@@ -33,6 +36,8 @@ Role = Literal["owner", "projector", "runtime", "api"]
 LEASES = (0.5, 1.0, 3.0)
 FREEZE_BROKER_SECONDS = 15.0
 TWO_DOWN_SECONDS = 8.0
+FULL_SECONDS = (3.0, 8.0)
+"""How long a disk stays full."""
 STORM_TIMES, STORM_SECONDS = 20, 60.0
 LOCK_SECONDS = (2.0, 10.0)
 TERMINATIONS, TERMINATE_SECONDS = 20, 2.0
@@ -42,6 +47,9 @@ FLOOD_A_SECOND = 10_000
 FLOOD_SECONDS = 3
 FLOOD_BATCH = 500
 SAID_AGAIN = 30
+JUMPS_SECONDS = (-3_600.0, -90.0, -5.0, 5.0, 90.0, 3_600.0)
+WRONG_SECONDS = (2.0, 10.0)
+"""How long a clock stays wrong before it jumps back."""
 OLDER_SECONDS = (4.0, 12.0)
 """How much older the copy is that Postgres is put back to."""
 
@@ -57,7 +65,7 @@ class Faults:
         self.chance = chance
         self._tell = tell
 
-    # --- Processes: F17, F38 ---------------------------------------------------------------------
+    # --- Processes: F17, F32, F38 ----------------------------------------------------------------
     async def kill(self, role: Role) -> None:
         name = self._one(role)
         self._tell(f"kill {name}")
@@ -84,10 +92,23 @@ class Faults:
         self._tell("a job ends its runtime's process, as if out of memory")
         await self._load.submit_one("devour")
 
+    async def jump(self, role: Role) -> None:
+        """F32. The role may be killed meanwhile, and begin with the wrong time."""
+        name = self._one(role)
+        wrong = self.chance.choice(JUMPS_SECONDS)
+        seconds = self.chance.uniform(*WRONG_SECONDS)
+        self._tell(f"the clock of {name} jumps by {wrong:+g} s, and back after {seconds:.1f} s")
+        clock = self._stack.cluster.clock(name)
+        clock.set(wrong)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            clock.set(0)
+
     def _one(self, role: Role) -> str:
         return self.chance.choice(self._stack.names(role))
 
-    # --- Brokers: F20 to F23 ---------------------------------------------------------------------
+    # --- Brokers: F20 to F23, F37 -----------------------------------------------------------------
     async def kill_leader(self) -> None:
         node = await self._leader()
         self._tell(f"kill the leader of a partition of events: broker {node}")
@@ -112,6 +133,14 @@ class Faults:
         self._tell(f"kill brokers {nodes[0]} and {nodes[1]}: fewer in sync than must be")
         await self._without(*nodes, seconds=TWO_DOWN_SECONDS)
 
+    async def fill_disk_of_broker(self) -> None:
+        node = self.chance.choice(NODES)
+        self._tell(f"the disk of broker {node} is full")
+        await asyncio.to_thread(leave_no_room, self._stack.kafka.pids.get(node))
+        await asyncio.sleep(self.chance.uniform(*FULL_SECONDS))
+        self._stack.seen["brokers ended by a full disk"] += node not in self._stack.kafka.pids
+        await asyncio.to_thread(self._stack.kafka.restart, node)
+
     async def _without(self, *nodes: int, seconds: float) -> None:
         kafka = self._stack.kafka
         await asyncio.to_thread(kafka.kill, *nodes)
@@ -125,12 +154,21 @@ class Faults:
         leader = (await self._stack.leaders()).get(partition, -1)
         return leader if leader in NODES else NODES[0]
 
-    # --- Postgres: F28 to F30 --------------------------------------------------------------------
+    # --- Postgres: F28 to F30, F37 ----------------------------------------------------------------
     async def kill_postgres(self) -> None:
         self._tell("kill Postgres")
         postgres = self._stack.postgres
         await asyncio.to_thread(postgres.kill)
         await asyncio.sleep(self.chance.uniform(0, 3))
+        await asyncio.to_thread(postgres.start)
+
+    async def fill_disk_of_postgres(self) -> None:
+        self._tell("the disk of Postgres is full")
+        postgres = self._stack.postgres
+        await asyncio.to_thread(leave_no_room, postgres.pid)
+        await asyncio.sleep(self.chance.uniform(*FULL_SECONDS))
+        self._stack.seen["Postgres ended by a full disk"] += postgres.pid is None
+        await asyncio.to_thread(postgres.kill)
         await asyncio.to_thread(postgres.start)
 
     async def terminate_backends(self) -> None:
@@ -316,6 +354,23 @@ class _Opened:
         await self._outbox.close()
 
 
+def leave_no_room(pid: int | None) -> None:
+    """For the rest of its life a server fails to write to any file, in each of its processes: as
+    on a full disk, but for the number of the error."""
+    if pid is None:
+        return
+    place = Path(f"/proc/{pid}")
+    children = (place / "task" / str(pid) / "children").read_text().split()
+    # Even root may have to be who runs a process to set its limits: Postgres is not run by root.
+    about = place.stat()
+    owner, group = (about.st_uid, about.st_gid) if os.geteuid() == 0 else (None, None)
+    for each in (str(pid), *children):
+        limiting = subprocess.run(
+            ["prlimit", "--pid", each, "--fsize=0:"], user=owner, group=group, capture_output=True
+        )
+        assert limiting.returncode == 0 or each in children, limiting.stderr  # Some have ended.
+
+
 Strike = Callable[[Faults], Awaitable[None]]
 ROLES: tuple[Role, ...] = ("owner", "projector", "runtime", "api")
 KINDS: dict[str, dict[str, Strike]] = {
@@ -323,17 +378,20 @@ KINDS: dict[str, dict[str, Strike]] = {
         **{f"kill {role}": partial(Faults.kill, role=role) for role in ROLES},
         **{f"freeze {role}": partial(Faults.pause, role=role) for role in ROLES},
     },
+    "clocks": {f"clock of {role}": partial(Faults.jump, role=role) for role in ROLES},
     "brokers": {
         "kill the leader": Faults.kill_leader,
         "rolling restart": Faults.rolling_restart,
         "freeze a broker": Faults.freeze_broker,
         "two brokers down": Faults.two_down,
+        "full disk of a broker": Faults.fill_disk_of_broker,
     },
     "postgres": {
         "kill postgres": Faults.kill_postgres,
         "terminate backends": Faults.terminate_backends,
         "lock a table": Faults.lock_table,
         "restore postgres": Faults.restore_postgres,
+        "full disk of postgres": Faults.fill_disk_of_postgres,
     },
     "network": {
         "cut": Faults.cut,

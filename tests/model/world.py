@@ -445,12 +445,15 @@ class World:
         """By where it landed: "", or why the term ends."""
         if owner.landed == owner.end:
             return ""
-        node = owner.node
+        node, is_doubled = owner.node, False
         for number in state.tail[owner.end : owner.landed + 1]:
             append = self.histories.appends[number]
             node, why = self.histories.read(node, number)
-            if append.base < 0:
-                return "to take over again" if why else "fenced"
+            if append.base < 0 and not why:
+                return "fenced"
+            is_doubled = is_doubled or append.base < 0
+        if is_doubled:
+            return "to take over again"
         return "" if node == expected else "in doubt"
 
     # --- Effects ---------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from projections import reads, schema
+from projections import position_watch, reads, schema
+from projections.projector import channel
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.services
@@ -59,3 +60,46 @@ async def test_a_reader_gives_up_a_connection_that_is_half_open(
             with pytest.raises(reads.ReadsUnavailable):
                 await found.jobs_by_id(["q.none"])
             assert await found.jobs_by_id(["q.none"]) == {}
+
+
+async def test_who_listens_gives_up_a_connection_that_is_half_open(
+    dsn: str, address: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked over it, so nobody would ever miss an answer."""
+    monkeypatch.setattr(position_watch, "PROBE_SECONDS", 0.2)
+    await asyncio.to_thread(schema.migrate, dsn)
+    heard: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+    async with reads.open_reads(address, connections_max=1) as found:
+        found.follow(lambda partition, offset: heard.put_nowait((partition, offset)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            first = await listener(dsn)
+            wire.half_open()
+            await listener(dsn, other_than=first)
+            await asyncio.to_thread(say, dsn, "7:42")
+            assert await heard.get() == (7, 42)
+
+
+async def listener(dsn: str, *, other_than: int = 0) -> int:
+    """The server's process that serves a connection which listens, once there is one."""
+    while True:
+        found = await asyncio.to_thread(_listener, dsn, other_than)
+        if found is not None:
+            return found
+        await asyncio.sleep(0.01)  # Between two looks, not for luck.
+
+
+def _listener(dsn: str, other_than: int) -> int | None:
+    with schema.connect(dsn) as connection:
+        row = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'ledger positions' AND "
+            "query LIKE 'LISTEN%%' AND state = 'idle' AND datname = current_database() AND "
+            "pid <> %s",
+            (other_than,),
+        ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def say(dsn: str, payload: str) -> None:
+    """As a projector does with each transaction."""
+    with schema.connect(dsn) as connection:
+        connection.execute("SELECT pg_notify(%s, %s)", (channel(schema.SCHEMA), payload))

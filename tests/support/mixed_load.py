@@ -31,7 +31,7 @@ RUNTIME_QUEUES = ("red", "green", "blue")
 """Served by a runtime over Kafka."""
 WEB, IDLE, LEFT = "web", "idle", "left"
 """Served over HTTP: the second has no job, so that a claim always waits there; of the third one's
-claims the callers leave, just before there is a job."""
+claims the callers leave before they are answered."""
 SCHEDULED = tuple(f"clock{number}" for number in range(8))
 MINUTELY = {"cron": "* * * * *", "type": "tick"}
 LEASE_SECONDS = 2
@@ -47,6 +47,10 @@ PIPELINE: dict[str, Any] = {
 }
 LIMITS = ({"key": ["/labels/tenant"], "max": 2},)
 PATIENCE_SECONDS = 120
+ANSWER_SECONDS = 15.0
+WAITS_SECONDS = 0.3
+LEAVES_SECONDS = tuple(0.002 * 2**n for n in range(8))
+"""One of them lies between claim and grant, however fast or busy the machine is."""
 ORPHAN_SECONDS = 1_800
 """Older objects that nobody refers to are swept while the load runs."""
 
@@ -62,7 +66,7 @@ class MixedLoad:
         self._partitions = partitions
         self._store = FolderStore(store)
         self._root = store
-        self._http = httpx.AsyncClient(base_url=url, timeout=15.0)
+        self._http = httpx.AsyncClient(base_url=url, timeout=ANSWER_SECONDS)
         self._operator = Operator(
             connection, partitions=partitions, prefix=topics.prefix, wait_seconds=5.0
         )
@@ -189,10 +193,12 @@ class MixedLoad:
         await self._claimed("web", claim, LARGE if number % 2 else {"n": number})
 
     async def _claimed(
-        self, runtime: str, claim: dict[str, Any], output: object, seconds: float = 15.0
+        self, runtime: str, claim: dict[str, Any], output: object, seconds: float = ANSWER_SECONDS
     ) -> None:
+        """`seconds`: its caller leaves when so much has gone by without an answer."""
         path = f"/v1/runtimes/{runtime}/claim"
-        answer = await self._http.post(path, json=claim, timeout=seconds)
+        patience = httpx.Timeout(ANSWER_SECONDS, read=seconds)
+        answer = await self._http.post(path, json=claim, timeout=patience)
         if answer.status_code == 200:
             for lease in answer.json()["items"]:
                 said = {"fence": lease["fence"], "output": output}
@@ -203,11 +209,17 @@ class MixedLoad:
         await self._http.post("/v1/runtimes/idle/claim", json=claim)
 
     async def _leave_a_claim(self, number: int) -> None:
+        """While it waits, just before there is a job; and while it is granted one that is there."""
         claim = {"queues": [LEFT], "types": ["manual"], "limit": 5, "wait_seconds": 5}
-        with suppress(httpx.ReadTimeout):
-            await self._claimed("left", claim, {"n": number}, seconds=0.3)
         request = {"type": "manual", "queue": LEFT, **few_attempts()}
-        await self._operator.submit_many([request])
+        is_there, turn = number % 2 == 1, number // 2
+        seconds = LEAVES_SECONDS[turn % len(LEAVES_SECONDS)] if is_there else WAITS_SECONDS
+        if is_there:
+            await self._operator.submit_many([request])
+        with suppress(httpx.ReadTimeout):
+            await self._claimed("left", claim, {"n": number}, seconds)
+        if not is_there:
+            await self._operator.submit_many([request])
 
     async def _look(self, number: int) -> None:
         """Whether it is ready; and what has ended is collected, so that its time begins."""
