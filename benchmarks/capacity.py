@@ -1,6 +1,6 @@
-"""What so many jobs a second need, by arithmetic from figures of `capacity.toml`, each with its source:
-`python -m benchmarks.capacity [JOBS_A_SECOND …]` prints it, `--write FILE` puts it between the markers
-of docs/scaling.md."""
+"""What so many jobs a second need: arithmetic from the figures of `capacity.toml`, each with its
+source. `python -m benchmarks.capacity [JOBS_A_SECOND …]` prints it, `--write FILE` puts it between
+the markers of docs/scaling.md."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Bound(Struct, frozen=True):
 
 
 class PartitionCapacity(Struct, frozen=True):
-    """Of one partition, and so of one queue: it lies in one process, whose interpreter uses one core."""
+    """Of one partition, and so of one queue: one process owns it, and uses one core."""
 
     jobs_by_core: float
     """A second."""
@@ -228,13 +228,11 @@ def _count(value: float) -> str:
 
 
 def _bytes(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value /= 1000
-    else:
-        unit = "PB"
-    return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    """To two digits at least."""
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    power = min(int(math.log10(max(value, 1)) // 3), len(units) - 1)
+    value /= 1000**power
+    return f"{value:,.1f} {units[power]}" if value < 100 else f"{value:,.0f} {units[power]}"
 
 
 def written(text: str, lines: Sequence[str]) -> str:

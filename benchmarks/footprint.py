@@ -1,5 +1,5 @@
-"""What a job leaves behind: bytes in each topic, rows and bytes in each table, write-ahead log. One round:
-`python -m benchmarks.footprint [JOBS]`. JSON.
+"""What a job leaves behind: bytes in each topic, rows and bytes in each table, write-ahead log:
+`python -m benchmarks.footprint [JOBS]`. One JSON line.
 
 Jobs differ as real ones do: payloads of random words, labels of a thousand users.
 """

@@ -1,6 +1,6 @@
-"""Whether a job costs its workers the same whatever their number: one, two and three in turns, the same
-load over the same queues: `python -m benchmarks.scale [JOBS] [ROUNDS]`. JSON lines; the last says
-whether the gate holds: within 10 % of one worker's.
+"""Whether a job costs its workers the same whatever their number: one, two and three in turns, the
+same load over the same queues: `python -m benchmarks.scale [JOBS] [ROUNDS]`. JSON lines; the last
+says whether the gate holds: within 10 % of one worker's.
 
 Two cores do not carry three workers, a broker, Postgres and a runtime at full speed. So jobs are
 asked for at a rate that the machine keeps up with, and what is shown is CPU a job: where it stays

@@ -1,5 +1,5 @@
-"""`make bench-peers`: ours and the peers in turns, on the same servers. A JSON line a system and round,
-then a table of medians. Ratios are to ours of the same round."""
+"""`make bench-peers`: ours and the peers in turns, on the same servers. A JSON line a system and
+round, then a table of medians. Ratios are to ours of the same round."""
 
 from __future__ import annotations
 
@@ -114,9 +114,7 @@ def _of_start(start: tuple[float, float]) -> Figures:
     return {"start_p50_ms": round(start[0], 2), "start_p99_ms": round(start[1], 2)}
 
 
-def _note(
-    rounds: dict[str, list[Figures]], system: str, measured: Callable[[], Figures]
-) -> None:
+def _note(rounds: dict[str, list[Figures]], system: str, measured: Callable[[], Figures]) -> None:
     """A system that fails ends nothing else."""
     figures: Figures = {}
     line: dict[str, object] = {"system": system, "round": len(rounds[system])}
@@ -154,9 +152,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=20_000, help="a slow peer gets fewer")
-    parser.add_argument(
-        "--seconds", type=float, default=10, help="of submissions at 20/s; 0: none"
-    )
+    parser.add_argument("--seconds", type=float, default=10, help="of submissions at 20/s; 0: none")
     parser.add_argument("--only", nargs="*", choices=sorted(peers.PEERS), help="of the peers")
     return parser.parse_args()
 

@@ -34,8 +34,8 @@ STOP_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`done` counts, in the peer's own tables, the jobs that have ended well. None: it keeps no such
-    thing, and its handler's own count has to do."""
+    """`done` counts, in the peer's own tables, the jobs that have ended well. None: it has no such
+    table, and its handler's own count has to do."""
 
     name: str
     program: str
@@ -101,6 +101,7 @@ def drain(
         time.sleep(SETTLE_SECONDS)
         before, began = _spent(pids, kafka_pids), time.perf_counter()
         run.submitter.say(f"many {jobs}")
+        run.submitter.hear("seconds", DRAIN_SECONDS)
         run.worker.hear("handled", DRAIN_SECONDS)
         run.until_done(jobs + 1)
         took = time.perf_counter() - began
@@ -119,7 +120,8 @@ def latency(
         run.one()
         time.sleep(SETTLE_SECONDS)
         run.submitter.say(f"trickle {rate} {seconds}")
-        run.worker.hear("handled", seconds + READY_SECONDS)
+        run.submitter.hear("seconds", seconds + READY_SECONDS)
+        run.worker.hear("handled", READY_SECONDS)
         run.until_done(jobs + 1)
         waited = sorted(micros / 1e3 for micros in run.worker.end()["waited_us"])
     return waited[len(waited) // 2], waited[int(len(waited) * 0.99)]
@@ -211,6 +213,7 @@ class _Run:
     def one(self) -> None:
         """The worker is there, and has run a job: what is only done once is done."""
         self.submitter.say("many 1")
+        self.submitter.hear("seconds", READY_SECONDS)
         self.worker.hear("first", READY_SECONDS)
         self.until_done(1)
 

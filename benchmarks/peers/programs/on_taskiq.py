@@ -1,5 +1,5 @@
-"""taskiq on Kafka: no state but the log, so a job is done when its handler has run. Its broker sends
-a job at a time; those of one batch wait beside each other."""
+"""taskiq on Kafka: no state but the log, so a job is done when its handler has run. Its broker
+sends one job at a time; those of one step are sent beside each other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What every peer's program does, in an environment of the peers' own: nothing of ours is imported.
 
-`python on_PEER.py ROLE SERVER BATCH EXPECTED`. Roles: `prepare` makes the peer's tables; `submit` does
-what its standard input says, a line each (`many JOBS`, or `trickle RATE SECONDS`); `work` runs jobs
-until its input ends, and says when it has run EXPECTED. Every answer is one line of JSON.
+`python on_PEER.py ROLE SERVER BATCH EXPECTED`. Roles: `prepare` makes the peer's tables; `submit`
+does what its standard input says, a line each (`many JOBS`, or `trickle RATE SECONDS`); `work` runs
+jobs until its input ends, and says when it has run EXPECTED. Every answer is one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ PAYLOAD: Payload = {"text": "x" * 170}
 """As large as that of our own measurements."""
 SUBMIT_BATCH = 500
 """Jobs of one step that is durable when it returns, as our own producer's."""
+
+
+def now_us() -> int:
+    """Of the machine's wall clock: two processes compare."""
+    return time.time_ns() // 1000  # noqa: TID251 (they have no Clock of ours)
 
 
 class Peer(ABC):
@@ -79,7 +84,7 @@ async def _trickle(submit: Submit, rate: float, seconds: float) -> None:
     began = time.perf_counter()
     for number in range(int(rate * seconds)):
         await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
-        await submit([{"sent": time.time_ns() // 1000}])
+        await submit([{"sent": now_us()}])
 
 
 async def _work(peer: Peer, batch: int, expected: int) -> None:
@@ -90,7 +95,7 @@ async def _work(peer: Peer, batch: int, expected: int) -> None:
         nonlocal count
         count += 1
         if sent := payload.get("sent"):
-            waited.append(time.time_ns() // 1000 - sent)
+            waited.append(now_us() - sent)
         if count == 1:
             _say({"first": True})
         if count == expected:

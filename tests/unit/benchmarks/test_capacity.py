@@ -30,6 +30,7 @@ ROUND = Inputs(
     events_bytes=500,
     passing_bytes=500,
     postgres_rows=2,
+    postgres_row_writes=6,
     postgres_bytes=2_000,
     wal_bytes=3_000,
     open_job_bytes=1_000,
