@@ -95,6 +95,8 @@ class Capacity(Struct, frozen=True):
     remembered_bytes: float
     events_bytes_a_day: float
     passing_bytes_a_day: float
+    postgres_row_writes: float
+    """A second."""
     postgres_rows_a_day: float
     postgres_bytes_a_day: float
     wal_bytes_a_second: float
@@ -151,6 +153,7 @@ def capacity(rate: int, given: Inputs) -> Capacity:
         remembered_bytes=rate * given.command_seconds * given.remembered_bytes,
         events_bytes_a_day=rate * given.events_bytes * given.replicas * DAY_SECONDS,
         passing_bytes_a_day=rate * given.passing_bytes * given.replicas * DAY_SECONDS,
+        postgres_row_writes=rate * given.postgres_row_writes,
         postgres_rows_a_day=rate * given.postgres_rows * DAY_SECONDS,
         postgres_bytes_a_day=rate * given.postgres_bytes * DAY_SECONDS,
         wal_bytes_a_second=wal,
@@ -200,6 +203,7 @@ def _rates_table(found: Sequence[Capacity]) -> list[str]:
         ("memory of the workers: command ids", [_bytes(one.remembered_bytes) for one in found]),
         ("events log a day, kept", [_bytes(one.events_bytes_a_day) for one in found]),
         ("other topics a day, kept a week", [_bytes(one.passing_bytes_a_day) for one in found]),
+        ("Postgres rows written a second", [_count(one.postgres_row_writes) for one in found]),
         ("Postgres rows a day, kept", [_count(one.postgres_rows_a_day) for one in found]),
         ("Postgres bytes a day, kept", [_bytes(one.postgres_bytes_a_day) for one in found]),
         ("write-ahead log a second", [_bytes(one.wal_bytes_a_second) for one in found]),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import psycopg
 from psycopg import sql
@@ -242,7 +243,7 @@ def _running(peer: Peer, batch: int, expected: int, dsn: str, kafka: str) -> Ite
     with ExitStack() as closing:
         logs = Path(closing.enter_context(tempfile.TemporaryDirectory()))
         address = closing.enter_context(_fresh_database(dsn, f"peer_{peer.name}"))
-        server = address if peer.done is not None else kafka
+        server = address if peer.done is not None else f"{kafka}/peer_{uuid4().hex}"
 
         def start(role: str) -> Program:
             log = closing.enter_context((logs / role).open("wb"))

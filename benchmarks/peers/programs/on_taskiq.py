@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from roles import Handled, Peer, Submit, main
 from taskiq.api import run_receiver_task
 from taskiq_aio_kafka import AioKafkaBroker
 
-TOPIC = "peer_taskiq"
-
 
 class OnTaskiq(Peer):
+    """`server` is the broker's address, `/`, and a topic that was never used: what an earlier run
+    had not committed would come again."""
+
     async def prepare(self) -> None:
         broker = self._broker()
         await broker.startup()
@@ -35,8 +37,13 @@ class OnTaskiq(Peer):
 
     async def work(self, batch: int, handled: Handled, stopped: asyncio.Event) -> None:
         broker = self._broker()
-        # A group of its own, or what was sent before it had joined would be passed over.
-        broker.configure_consumer(group_id=TOPIC, auto_offset_reset="earliest")
+        broker.configure_consumer(
+            # A group of its own, or what was sent before it had joined would be passed over.
+            group_id="peer_taskiq",
+            auto_offset_reset="earliest",
+            # Its own choice is another library's, and does not get on with this client.
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+        )
         broker.is_worker_process = True
 
         @broker.task(task_name="noop")
@@ -55,7 +62,8 @@ class OnTaskiq(Peer):
         await broker.shutdown()
 
     def _broker(self) -> AioKafkaBroker:
-        return AioKafkaBroker(bootstrap_servers=self.server, kafka_topic=TOPIC)
+        address, _, topic = self.server.partition("/")
+        return AioKafkaBroker(bootstrap_servers=address, kafka_topic=topic)
 
 
 if __name__ == "__main__":
