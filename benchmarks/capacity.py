@@ -23,7 +23,7 @@ BEGIN, END = "<!-- capacity: begin -->", "<!-- capacity: end -->"
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     value: float
     unit: str
-    kind: Literal["measured", "setting", "assumed"]
+    kind: Literal["measured", "bound", "assumed"]
     source: str
 
 
@@ -202,7 +202,10 @@ def _rates_table(found: Sequence[Capacity]) -> list[str]:
         ("brokers", [_count(one.brokers) for one in found]),
         ("memory of the workers: command ids", [_bytes(one.remembered_bytes) for one in found]),
         ("events log a day, kept", [_bytes(one.events_bytes_a_day) for one in found]),
-        ("other topics a day, kept a week", [_bytes(one.passing_bytes_a_day) for one in found]),
+        (
+            "other topics a day, kept a week at most",
+            [_bytes(one.passing_bytes_a_day) for one in found],
+        ),
         ("Postgres rows written a second", [_count(one.postgres_row_writes) for one in found]),
         ("Postgres rows a day, kept", [_count(one.postgres_rows_a_day) for one in found]),
         ("Postgres bytes a day, kept", [_bytes(one.postgres_bytes_a_day) for one in found]),
@@ -228,7 +231,8 @@ def _count(value: float) -> str:
     if value < 10:
         return f"{value:.1f}" if value % 1 else f"{value:.0f}"
     step = 10 ** (math.floor(math.log10(value)) - 1)
-    return f"{math.ceil(value / step) * step:,}"
+    whole = math.ceil(value / step) * step
+    return f"{whole:,}" if whole < 1e9 else f"{whole // 10**9:,} billion"
 
 
 def _bytes(value: float) -> str:

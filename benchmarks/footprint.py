@@ -1,5 +1,5 @@
-"""What a job leaves behind: bytes in each topic, rows and bytes in each table, write-ahead log:
-`python -m benchmarks.footprint [JOBS]`. One JSON line.
+"""What a job leaves behind: bytes in each topic, rows and bytes in each table, write-ahead log, and
+in its owner's memory once it has ended: `python -m benchmarks.footprint [JOBS]`. One JSON line.
 
 Jobs differ as real ones do: payloads of random words, labels of a thousand users.
 """
@@ -11,7 +11,9 @@ import os
 import random
 import sys
 import time
+import tracemalloc
 from collections import defaultdict
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ import msgspec
 import psycopg
 
 from benchmarks.stack import BenchStack, bench_stack
+from ledger.client.command_ids import new_command_id
 from ledger.client.producer import Producer
+from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
+from ledger.domain.remembered import Bounds, KeyHolder, Keys, Outcome, Outcomes
 
 QUEUE = "footprint"
 SLOTS = 500
@@ -63,8 +68,34 @@ def measure(stack: BenchStack, jobs: int) -> dict[str, Any]:
                 sum(row["bytes"] for row in grown.values() if row["inserted"] > row["deleted"])
             ),
             "wal_bytes_per_job": round((_wal(connection) - wal) / jobs),
+            "remembered_bytes": remembered_bytes(),
             "load": os.getloadavg()[0],
         }
+
+
+def remembered_bytes(many: int = 100_000) -> dict[str, int]:
+    """Of a command id and of an idempotency key, in the tables that hold them."""
+    at = Micros(1_800_000_000_000_000)
+
+    def job_of(number: int) -> JobId:
+        return new_job_id(QueueName(QUEUE), at, str(number).encode())
+
+    def digest(number: int) -> bytes:
+        return blake2b(str(number).encode(), digest_size=16).digest()
+
+    tracemalloc.start()
+    began = tracemalloc.get_traced_memory()[0]
+    outcomes, keys = Outcomes(Bounds()), Keys()
+    outcomes.put_back((new_command_id(), Outcome("", at, job_of(n))) for n in range(many))
+    noted = tracemalloc.get_traced_memory()[0]
+    for n in range(many):
+        keys.add(KeyHolder(digest(n), job_of(n), digest(-n), Micros(at + SECOND)), at)
+    keyed = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return {
+        "command_id": round((noted - began) / len(outcomes)),
+        "key": round((keyed - noted) / len(keys)),
+    }
 
 
 async def _submit(stack: BenchStack, jobs: int) -> None:
