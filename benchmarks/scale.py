@@ -1,6 +1,6 @@
 """Whether a job costs its workers the same whatever their number: one, two and three in turns, the
-same load over the same queues: `python -m benchmarks.scale [JOBS] [ROUNDS]`. JSON lines; the last
-says whether the gate holds: within 10 % of one worker's.
+same load over the same queues: `python -m benchmarks.scale [JOBS] [ROUNDS] [RATE]`. JSON lines; the
+last says whether the gate holds: within 10 % of one worker's.
 
 Two cores do not carry three workers, a broker, Postgres and a runtime at full speed. So jobs are
 asked for at a rate that the machine keeps up with, and what is shown is CPU a job: where it stays
@@ -39,9 +39,9 @@ STEPS_A_SECOND = 20
 SLOTS = 400
 IDLE_SECONDS = 3.0
 GATE = 0.10
-SHARED_SECONDS = 60.0
-DONE_SECONDS = 60.0
-STOP_SECONDS = 30.0
+SHARED_SECONDS = 180.0
+DONE_SECONDS = 120.0
+STOP_SECONDS = 60.0
 PAYLOAD = {"text": "x" * 170}
 
 
@@ -56,17 +56,17 @@ def queues_of(partitions: int) -> list[str]:
     return list(names.values())
 
 
-def measure(stack: BenchStack, workers: int, jobs: int, done: int) -> dict[str, Any]:
+def measure(stack: BenchStack, workers: int, jobs: int, rate: int, done: int) -> dict[str, Any]:
     """`done`: jobs that earlier rounds have left in the read models."""
     queues = queues_of(PARTITIONS)
     with _workers(stack, workers) as running, _runtime(stack, queues):
-        asyncio.run(_submit(stack, queues, len(queues)))
+        asyncio.run(_submit(stack, queues, len(queues), rate))
         _until_done(stack, done + len(queues))
         time.sleep(SETTLE_SECONDS)
         idle = _spent(running)
         time.sleep(IDLE_SECONDS)
         before, began = _spent(running), time.perf_counter()
-        asyncio.run(_submit(stack, queues, jobs))
+        asyncio.run(_submit(stack, queues, jobs, rate))
         _until_done(stack, done + len(queues) + jobs)
         took = time.perf_counter() - began
         time.sleep(SETTLE_SECONDS)
@@ -135,7 +135,11 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.send_signal(signal.SIGTERM)
     for process in processes:
-        process.wait(STOP_SECONDS)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _until_shared(ports: Sequence[int], partitions: int) -> None:
@@ -158,17 +162,17 @@ def _spent(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
     return [cpu_of([process.pid]) for process in processes]
 
 
-async def _submit(stack: BenchStack, queues: Sequence[str], jobs: int) -> None:
+async def _submit(stack: BenchStack, queues: Sequence[str], jobs: int, rate: int) -> None:
     """Evenly over the queues, at the rate."""
     requests: list[Any] = [
         {"type": "noop", "queue": queues[number % len(queues)], "payload": PAYLOAD}
         for number in range(jobs)
     ]
-    step = JOBS_A_SECOND // STEPS_A_SECOND
+    step = max(1, rate // STEPS_A_SECOND)
     async with Producer(stack.kafka) as producer:
         began = time.perf_counter()
         for number, first in enumerate(range(0, jobs, step)):
-            due = began + number / STEPS_A_SECOND
+            due = began + number * step / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             await producer.submit_many(requests[first : first + step])
 
@@ -190,12 +194,13 @@ def _done(connection: psycopg.Connection[tuple[int]]) -> int:
 def main() -> None:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 8_000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    rate = int(sys.argv[3]) if len(sys.argv) > 3 else JOBS_A_SECOND
     lines: list[dict[str, Any]] = []
     done = 0
     with bench_stack(partitions=PARTITIONS) as stack:
         for _ in range(rounds):
             for workers in WORKERS:
-                lines.append(measure(stack, workers, jobs, done))
+                lines.append(measure(stack, workers, jobs, rate, done))
                 done += PARTITIONS + jobs
                 print(msgspec.json.encode(lines[-1]).decode(), flush=True)
     print(msgspec.json.encode(verdict(lines)).decode())
