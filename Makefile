@@ -16,10 +16,10 @@ PYTEST  := $(BIN)/pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example dev test check services simulate faults chaos planted bench generate verify lock clean
+.PHONY: help setup demo example dev test check services simulate faults chaos planted bench bench-peers generate verify lock clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(LOCKED) $(READY)  ## Make the environment and fetch the servers (does nothing when done)
 
@@ -65,6 +65,9 @@ chaos: setup  ## Raise a storm of faults on three brokers (SECONDS=240 SEED=... 
 bench: setup  ## Measure
 	$(BIN)/python -m benchmarks
 
+bench-peers: setup  ## Measure PgQueuer, Procrastinate and others beside us, each in turn (12 minutes)
+	$(BIN)/python -m benchmarks.peers
+
 generate: setup  ## Write the documents that are made from the code
 	$(BIN)/python -m cli.generate
 
@@ -76,7 +79,7 @@ lock: setup  ## Bring requirements.lock up to date with pyproject.toml, newer ve
 
 clean:  ## Remove the environment, the caches and the data of `make dev`
 	@if [ -d .ledger ]; then $(BIN)/python -m ledger.embedded erase .ledger; fi
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .ledger-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): $(LOCKED)
 	$(PIP) --no-build-isolation --no-deps --editable .

@@ -16,10 +16,10 @@ from ledger.client.runtime import Runtime
 
 
 def main() -> None:
-    bootstrap, queue, slots, name = sys.argv[1:5]
+    bootstrap, queues, slots, name = sys.argv[1:5]
     gc.set_threshold(50_000, 20, 50)
     logs.configure("WARNING")
-    runtime = Runtime(name, bootstrap, queue=queue, slots=int(slots))
+    runtime = Runtime(name, bootstrap, queue=queues.split(","), slots=int(slots))
     waited: list[int] = []
 
     @runtime.job("noop")
