@@ -58,8 +58,8 @@ planted: setup  ## Plant bugs in copies of the tree, and see that tests catch ea
 chaos: setup  ## Raise a storm of faults on three brokers (SECONDS=240 SEED=... RECORD=1; docs/storms.md)
 	RECORD=$(RECORD) $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),240) $(if $(SEED),--seed $(SEED))
 
-bench: setup  ## Measure
-	$(BIN)/python -m benchmarks
+bench: setup  ## Measure, and say which gates are met (FULL=1 with a million jobs; ONLY=replay; docs/performance.md)
+	$(BIN)/python -m benchmarks $(ONLY) $(if $(FULL),--full)
 
 generate: setup  ## Write the documents that are made from the code
 	$(BIN)/python -m cli.generate

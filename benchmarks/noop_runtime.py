@@ -1,4 +1,5 @@
-"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE SLOTS NAME`.
+"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE[,QUEUE…]
+SLOTS NAME`.
 
 With a payload `{"sent": microseconds}` it prints, at its end, how many
 microseconds each job took from then to its start.
@@ -16,10 +17,10 @@ from ledger.client.runtime import Runtime
 
 
 def main() -> None:
-    bootstrap, queue, slots, name = sys.argv[1:5]
+    bootstrap, queues, slots, name = sys.argv[1:5]
     gc.set_threshold(50_000, 20, 50)
     logs.configure("WARNING")
-    runtime = Runtime(name, bootstrap, queue=queue, slots=int(slots))
+    runtime = Runtime(name, bootstrap, queue=queues.split(","), slots=int(slots))
     waited: list[int] = []
 
     @runtime.job("noop")
