@@ -58,7 +58,7 @@ planted: setup  ## Plant bugs in copies of the tree, and see that tests catch ea
 chaos: setup  ## Raise a storm of faults on three brokers (SECONDS=240 SEED=... RECORD=1; docs/storms.md)
 	RECORD=$(RECORD) $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),240) $(if $(SEED),--seed $(SEED))
 
-bench: setup  ## Measure, and say which gates are met (FULL=1 with a million jobs; ONLY=replay; docs/performance.md)
+bench: setup  ## Measure against the gates, in ten minutes (FULL=1 ONLY=replay; docs/performance.md)
 	$(BIN)/python -m benchmarks $(ONLY) $(if $(FULL),--full)
 
 generate: setup  ## Write the documents that are made from the code

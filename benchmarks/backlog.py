@@ -31,7 +31,7 @@ JOBS = 2_000
 """Of one round."""
 AT_ONCE = 100
 """In one turn of the owner."""
-LIVE_JOBS = 10_000
+LIVE_JOBS = 6_000
 BOUNDS = Bounds(open_bytes_max=1 << 36)
 
 

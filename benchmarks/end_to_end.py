@@ -14,11 +14,11 @@ from benchmarks.load import Drained, drained, median_of, percentile, start_delay
 from benchmarks.results import Result, progress, say
 from benchmarks.stack import BenchStack, bench_stack
 
-JOBS, ROUNDS = 20_000, 3
+JOBS, ROUNDS = 15_000, 3
 SLOW_PEERS_SHARE = 10
 """Procrastinate is given a tenth of the jobs: it takes as long."""
 RATE = 20.0
-LATENCY_SECONDS = 12.0
+LATENCY_SECONDS = 10.0
 BUSY_SECONDS = 8.0
 PGQUEUER, PROCRASTINATE = "pgqueuer", "procrastinate"
 PEERS = ((PGQUEUER, 10), (PGQUEUER, 500), (PROCRASTINATE, 10))

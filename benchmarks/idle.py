@@ -11,8 +11,8 @@ from benchmarks.stack import BenchStack, Measured, bench_stack
 
 QUEUES = tuple(f"parked{number}" for number in range(8))
 RUNTIMES = 1_000
-BEGIN_SECONDS = 12.0
-"""Two periods of beats: every session has begun."""
+BEGIN_SECONDS = 8.0
+"""More than a period of beats: every session has begun."""
 SECONDS = 20.0
 
 
@@ -35,7 +35,7 @@ def measure(full: bool) -> Iterator[Result]:
         stack.api()
         one = stack.runtime("parked0", slots=10)
         time.sleep(BEGIN_SECONDS)
-        alone = shares(stack, seconds / 2)
+        alone = shares(stack, seconds / 4)
         progress(f"one runtime: {alone}")
         stack.end(one)
         stack.parked(*QUEUES, count=RUNTIMES)

@@ -19,6 +19,8 @@ PAYLOAD = {"text": "x" * 189}
 """200 bytes of JSON."""
 CHUNK = 10_000
 TICK_SECONDS = 0.01
+WARM_SECONDS = 180
+"""For the first job of each queue: its inbox is made, its runtimes join."""
 DRAIN_SECONDS = 300
 SLOTS = 500
 
@@ -96,7 +98,7 @@ def drained(
     ]
     warm = len(queues)
     asyncio.run(submit(stack, queues, warm, make))
-    stack.wait_until("succeeded", warm, *queues, seconds=60)
+    stack.wait_until("succeeded", warm, *queues, seconds=WARM_SECONDS)
     time.sleep(SETTLE_SECONDS)
     before, began = stack.cpu(), time.perf_counter()
     asyncio.run(submit(stack, queues, many, make))
@@ -118,7 +120,7 @@ def start_delays(stack: BenchStack, queue: str, rate: float, seconds: float) -> 
     """Milliseconds from asking for a job to its start, in order of length."""
     runtime = stack.runtime(queue, slots=SLOTS)
     asyncio.run(submit(stack, [queue], 1))
-    stack.wait_until("succeeded", 1, queue, seconds=60)
+    stack.wait_until("succeeded", 1, queue, seconds=WARM_SECONDS)
     sent = asyncio.run(trickle(stack, queue, rate, seconds))
     stack.wait_until("succeeded", 1 + sent, queue, seconds=DRAIN_SECONDS)
     return sorted(int(line) / 1e3 for line in stack.end(runtime).split())

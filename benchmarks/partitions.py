@@ -11,9 +11,9 @@ from benchmarks.results import Result, progress, run
 from benchmarks.stack import bench_stack
 from ledger.log.partitions import partition_of
 
-COUNTS = (1, 64)
+COUNTS = (1, 16)
 FULL_COUNTS = (1, 4, 16, 64)
-JOBS = 10_000
+JOBS = 6_000
 
 
 def one_in_each(partitions: int) -> list[str]:
@@ -34,10 +34,11 @@ def spread(partitions: int, jobs: int) -> Drained:
 
 def measure(full: bool) -> Iterator[Result]:
     found = {}
-    for partitions in FULL_COUNTS if full else COUNTS:
+    counts = FULL_COUNTS if full else COUNTS
+    for partitions in counts:
         found[partitions] = its = spread(partitions, JOBS * 3 if full else JOBS)
         progress(f"{partitions} partitions: {its.jobs_per_second:.0f} jobs/s")
-    few, many = found[COUNTS[0]], found[COUNTS[-1]]
+    few, many = found[counts[0]], found[counts[-1]]
     yield Result(
         "partitions",
         "x",
@@ -45,7 +46,7 @@ def measure(full: bool) -> Iterator[Result]:
         ours_as_beside=many.without_broker,
         beside=few.without_broker,
         beside_is="us, one partition",
-        detail=f"{COUNTS[-1]} partitions",
+        detail=f"{counts[-1]} partitions",
         figures={f"rate_{n}": round(its.jobs_per_second) for n, its in found.items()}
         | {f"us_{n}": round(its.without_broker, 1) for n, its in found.items()},
     )
