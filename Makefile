@@ -62,8 +62,8 @@ planted: setup  ## Plant bugs in copies of the tree, and see that tests catch ea
 chaos: setup  ## Raise a storm of faults on three brokers (SECONDS=240 SEED=... RECORD=1; docs/storms.md)
 	RECORD=$(RECORD) $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),240) $(if $(SEED),--seed $(SEED))
 
-bench: setup  ## Measure
-	$(BIN)/python -m benchmarks
+bench: setup  ## Measure against the gates, in ten minutes (FULL=1 ONLY=replay; docs/performance.md)
+	$(BIN)/python -m benchmarks $(ONLY) $(if $(FULL),--full)
 
 bench-peers: setup  ## Measure PgQueuer, Procrastinate and others beside us, each in turn (12 minutes)
 	$(BIN)/python -m benchmarks.peers

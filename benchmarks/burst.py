@@ -1,19 +1,19 @@
-"""How long a burst of requests delays what runs: `python -m benchmarks.burst [REQUESTS]`.
+"""How long a burst of requests delays what runs: `python -m benchmarks.burst [--full]`.
 
 While the requests are being decided, results, heartbeats and cancels of other jobs are sent, one
-after another; each is awaited until its owner has decided it. Prints one JSON line.
+after another; each is awaited until its owner has decided it. JSON lines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from benchmarks.results import Result, run
 from benchmarks.stack import BenchStack, bench_stack
 from ledger.client.producer import Accepted, Producer
 from ledger.domain.commands import CancelJob, Heartbeat, LockJob, SubmitResult
@@ -23,6 +23,8 @@ from ledger.log.replies import Reply
 from ledger.log.topics import Topics
 from tests.support.ledger import Client
 
+REQUESTS = 20_000
+FULL_REQUESTS = 200_000
 PROBES = 60
 QUEUE = "bench"
 """All in one queue, so that burst and probes meet in one partition."""
@@ -57,11 +59,11 @@ async def probe(client: Client, job_ids: list[JobId]) -> dict[str, list[float]]:
     return waits
 
 
-async def measure(stack: BenchStack, many: int) -> dict[str, Any]:
+async def probed(stack: BenchStack, many: int) -> Result:
     connection = Connection(bootstrap=stack.kafka)
     async with (
         Producer(stack.kafka) as producer,
-        Client(connection, Topics(), int(stack.environment["LEDGER_PARTITIONS"])) as client,
+        Client(connection, Topics(), stack.partitions) as client,
     ):
         requests: list[Any] = [{"type": "probe", "queue": QUEUE} for _ in range(2 * PROBES)]
         accepted = await producer.submit_many(requests, await_decision=True)
@@ -69,23 +71,23 @@ async def measure(stack: BenchStack, many: int) -> dict[str, Any]:
         sending = asyncio.create_task(burst(stack, many))
         began = time.perf_counter()
         waits = await probe(client, job_ids)
-        probed = time.perf_counter() - began
+        took = time.perf_counter() - began
         await sending
-    return {
-        "measure": "burst",
-        "requests": many,
-        "probes_seconds": round(probed, 2),
-        "worst_ms": {name: round(max(each) * 1000, 1) for name, each in waits.items()},
-        "load": os.getloadavg()[0],
-    }
+    worst = {f"{name}_ms": round(max(each) * 1000, 1) for name, each in waits.items()}
+    return Result(
+        "burst",
+        "ms",
+        ours=max(worst.values()),
+        detail=f"the longest wait, {many:,} requests",
+        figures={**worst, "probes_seconds": round(took, 2)},
+    )
 
 
-def main() -> None:
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+def measure(full: bool) -> Iterator[Result]:
     with bench_stack() as stack:
         stack.worker()
-        print(msgspec.json.encode(asyncio.run(measure(stack, many))).decode())
+        yield asyncio.run(probed(stack, FULL_REQUESTS if full else REQUESTS))
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__)

@@ -1,104 +1,216 @@
-"""How many jobs a second go from an appended request to a row that says they succeeded, and how
-soon a job starts: `python -m benchmarks.end_to_end [JOBS] [ROUNDS]`. JSON lines."""
+"""How many jobs a second go from an appended request to a row that says they succeeded, at what
+cost, and how soon a job starts; beside what else a user could take, in the same minutes: `python -m
+benchmarks.end_to_end [JOBS] [ROUNDS] [--alone]`. JSON lines."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
+import argparse
+import importlib
 import statistics
-import sys
-import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
+from benchmarks.load import Drained, drained, median_of, percentile, start_delays
+from benchmarks.results import Result, progress, say
+from benchmarks.stack import BenchStack, bench_stack
 
-from benchmarks.stack import SETTLE_SECONDS, BenchStack, bench_stack
-from ledger.client.producer import Producer
-
-PAYLOAD = {"text": "x" * 170}
-LATENCY_JOBS = 200
-LATENCY_RATE = 20
-SLOTS = 500
-
-
-async def submit(stack: BenchStack, queue: str, many: int) -> None:
-    async with Producer(stack.kafka) as producer:
-        requests: list[Any] = [
-            {"type": "noop", "queue": queue, "payload": PAYLOAD, "labels": {"user": f"u{n % 50}"}}
-            for n in range(many)
-        ]
-        await producer.submit_many(requests)
+JOBS, ROUNDS = 15_000, 3
+SLOW_PEERS_SHARE = 10
+"""Procrastinate is given a tenth of the jobs: it takes as long."""
+RATE = 20.0
+LATENCY_SECONDS = 10.0
+BUSY_SECONDS = 8.0
+PGQUEUER, PROCRASTINATE = "pgqueuer", "procrastinate"
+PEERS = ((PGQUEUER, 10), (PGQUEUER, 500), (PROCRASTINATE, 10))
+"""With how many jobs each takes at a time."""
+ELSEWHERE = "not measured here; where it was: "
 
 
-async def trickle(stack: BenchStack, queue: str) -> None:
-    async with Producer(stack.kafka) as producer:
-        for _ in range(LATENCY_JOBS):
-            sent = time.time_ns() // 1000  # noqa: TID251 (two processes compare)
-            await producer.submit("noop", {"sent": sent}, queue=queue, wait=False)
-            await asyncio.sleep(1 / LATENCY_RATE)
+class Peers:
+    """What else a user could take. One that cannot be run is asked once, and `why` says why."""
+
+    def __init__(self, stack: BenchStack, *, alone: bool) -> None:
+        self._stack = stack
+        self._module: Any = None
+        self.why = dict.fromkeys((PGQUEUER, PROCRASTINATE), "only ours were asked for")
+        if not alone:
+            try:
+                self._module = importlib.import_module("benchmarks.peers")
+                self.why = {}
+            except ModuleNotFoundError as error:
+                self.why = dict.fromkeys(self.why, str(error))
+
+    def drain(self, peer: str, batch: int, jobs: int) -> Any:
+        """None where it cannot be run."""
+        many = jobs // SLOW_PEERS_SHARE if peer == PROCRASTINATE else jobs
+        its = (peer, many, batch, self._stack.postgres, self._stack.postgres_pid)
+        return self._tried(peer, lambda: self._module.drain(*its))
+
+    def latency(self, peer: str) -> Any:
+        its = (peer, RATE, LATENCY_SECONDS, self._stack.postgres)
+        return self._tried(peer, lambda: self._module.latency(*its))
+
+    def _tried(self, peer: str, ask: Callable[[], Any]) -> Any:
+        if peer in self.why:
+            return None
+        try:
+            return ask()
+        except Exception as error:
+            # Whatever is wrong with a peer is no reason not to measure ours.
+            self.why[peer] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            progress(f"{peer}: {error}")
+            return None
 
 
-def throughput(stack: BenchStack, round_number: int, many: int) -> dict[str, Any]:
-    queue = f"drain{round_number}"
-    runtime = stack.runtime(queue, SLOTS)
-    asyncio.run(submit(stack, queue, 1))
-    stack.wait_until_succeeded(queue, 1, seconds=20)
-    time.sleep(SETTLE_SECONDS)
-    before, began = stack.cpu(), time.perf_counter()
-    asyncio.run(submit(stack, queue, many))
-    submitted = time.perf_counter() - began
-    stack.wait_until_succeeded(queue, many + 1, seconds=300)
-    took = time.perf_counter() - began
-    time.sleep(SETTLE_SECONDS)
-    after = stack.cpu()
-    runtime.send_signal(signal.SIGTERM)
-    runtime.wait(30)
-    stack.runtimes.remove(runtime)
-    spent = {
-        name: round((getattr(after, name) - getattr(before, name)) / many * 1e6, 1)
-        for name in before.__dataclass_fields__
-    }
-    return {
-        "measure": "end_to_end",
-        "jobs": many,
-        "jobs_per_second": round(many / took),
-        "submitted_per_second": round(many / submitted),
-        "cpu_us_per_job": spent,
-        "cpu_us_per_job_without_broker": round(sum(spent.values()) - spent["kafka"], 1),
-        "load": os.getloadavg()[0],
-    }
+class Rounds:
+    """Ours first, then each peer, again and again: ratios are taken within a round."""
+
+    def __init__(self) -> None:
+        self.ours: list[Drained] = []
+        self._pairs: dict[tuple[str, int], list[tuple[Drained, Any]]] = {its: [] for its in PEERS}
+
+    def run(self, stack: BenchStack, peers: Peers, jobs: int) -> None:
+        run = drained(stack, [f"drain{len(self.ours)}"], jobs)
+        progress(f"ours: {run.jobs_per_second:.0f} jobs/s, {run.with_broker:.0f} us")
+        self.ours.append(run)
+        for its, pairs in self._pairs.items():
+            found = peers.drain(*its, jobs)
+            if found is not None:
+                pairs.append((run, found))
+                figures = f"{found.jobs_per_second:.0f} jobs/s, {found.cpu_us_per_job:.0f} us"
+                progress(f"{its[0]}, batch {its[1]}: {figures}")
+
+    def knows(self, peer: str) -> bool:
+        """Whether it could be run, in all its ways."""
+        return all(pairs for its, pairs in self._pairs.items() if its[0] == peer)
+
+    def median(self, peer: tuple[str, int], figure: Callable[[Drained, Any], float]) -> float:
+        return statistics.median(figure(ours, its) for ours, its in self._pairs[peer])
 
 
-def latency(stack: BenchStack) -> dict[str, Any]:
-    queue = "trickle"
-    runtime = stack.runtime(queue, 100)
-    asyncio.run(submit(stack, queue, 1))
-    stack.wait_until_succeeded(queue, 1, seconds=20)
-    asyncio.run(trickle(stack, queue))
-    stack.wait_until_succeeded(queue, LATENCY_JOBS + 1, seconds=60)
-    runtime.send_signal(signal.SIGTERM)
-    printed, _ = runtime.communicate(timeout=30)
-    stack.runtimes.remove(runtime)
-    waited = sorted(int(line) / 1e3 for line in printed.split())
-    return {
-        "measure": "submit_to_start",
-        "jobs_per_second": LATENCY_RATE,
-        "p50_ms": round(statistics.median(waited), 1),
-        "p99_ms": round(waited[int(len(waited) * 0.99)], 1),
-        "max_ms": round(waited[-1], 1),
-        "load": os.getloadavg()[0],
-    }
+def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterator[Result]:
+    rounds = Rounds()
+    for _ in range(many):
+        rounds.run(stack, peers, jobs)
+    figures = median_of(rounds.ours)
+    cpu = statistics.median(run.without_broker for run in rounds.ours)
+    with_broker = statistics.median(run.with_broker for run in rounds.ours)
+    rate = figures["jobs_per_second"]
+    detail = f"{jobs:,} jobs"
+    yield Result("cpu", "us", ours=round(cpu, 1), detail=detail, figures=figures)
+    yield Result("rate", "jobs/s", ours=rate, detail=detail)
+    if rounds.knows(PGQUEUER):
+        yield _cpu_to_pgqueuer(rounds, with_broker)
+        yield _rate_to_pgqueuer(rounds, rate)
+    else:
+        why = f"({peers.why[PGQUEUER]})"
+        failed = f"{ELSEWHERE}PgQueuer took 319-341 us {why}"
+        yield Result("cpu_to_pgqueuer", "x", ours_as_beside=with_broker, failed=failed)
+        failed = f"{ELSEWHERE}PgQueuer did 3,400-3,800 jobs/s {why}"
+        yield Result("rate_to_pgqueuer", "x", ours_as_beside=rate, failed=failed)
+    if rounds.knows(PROCRASTINATE):
+        yield _procrastinate_to_cpu(rounds, with_broker)
+    else:
+        failed = f"{ELSEWHERE}Procrastinate took 2,340-2,380 us ({peers.why[PROCRASTINATE]})"
+        yield Result("procrastinate_to_cpu", "x", ours_as_beside=with_broker, failed=failed)
+
+
+def _cpu_to_pgqueuer(rounds: Rounds, ours: float) -> Result:
+    small, large = PEERS[0], PEERS[1]
+    return Result(
+        "cpu_to_pgqueuer",
+        "x",
+        ours=rounds.median(small, lambda ours, its: ours.with_broker / its.cpu_us_per_job),
+        ours_to_aim=rounds.median(large, lambda ours, its: ours.with_broker / its.cpu_us_per_job),
+        ours_as_beside=ours,
+        beside=rounds.median(small, lambda _, its: its.cpu_us_per_job),
+        beside_is="us",
+        detail="batch 10; the aim is about 500",
+        figures={"pgqueuer_500_us": rounds.median(large, lambda _, its: its.cpu_us_per_job)},
+    )
+
+
+def _rate_to_pgqueuer(rounds: Rounds, ours: float) -> Result:
+    small, large = PEERS[0], PEERS[1]
+    return Result(
+        "rate_to_pgqueuer",
+        "x",
+        ours=rounds.median(small, lambda ours, its: ours.jobs_per_second / its.jobs_per_second),
+        ours_as_beside=ours,
+        beside=rounds.median(small, lambda _, its: its.jobs_per_second),
+        beside_is="jobs/s",
+        detail="batch 10",
+        figures={"pgqueuer_500": rounds.median(large, lambda _, its: its.jobs_per_second)},
+    )
+
+
+def _procrastinate_to_cpu(rounds: Rounds, ours: float) -> Result:
+    its = PEERS[2]
+    return Result(
+        "procrastinate_to_cpu",
+        "x",
+        ours=rounds.median(its, lambda ours, its: its.cpu_us_per_job / ours.with_broker),
+        ours_as_beside=ours,
+        beside=rounds.median(its, lambda _, its: its.cpu_us_per_job),
+        beside_is="us",
+    )
+
+
+def latency(stack: BenchStack, peers: Peers) -> Iterator[Result]:
+    delays = start_delays(stack, "trickle", RATE, LATENCY_SECONDS)
+    progress(f"{RATE:.0f} jobs/s: started after {percentile(delays, 0.99):.1f} ms (p99)")
+    p50, p99 = percentile(delays, 0.5), percentile(delays, 0.99)
+    yield Result("start_p50", "ms", ours=p50, figures={"p99_ms": p99, "max_ms": delays[-1]})
+    found = peers.latency(PGQUEUER)
+    if found is None:
+        failed = f"{ELSEWHERE}PgQueuer 5.9 ms ({peers.why[PGQUEUER]})"
+        yield Result("start_p99_to_pgqueuer", "x", ours_as_beside=p99, failed=failed)
+        return
+    yield Result(
+        "start_p99_to_pgqueuer",
+        "x",
+        ours=p99 / found[1],
+        ours_as_beside=p99,
+        beside=found[1],
+        beside_is="ms",
+        figures={"pgqueuer_p50_ms": found[0]},
+    )
+
+
+def busy_latency(stack: BenchStack, rate: float) -> Result:
+    delays = start_delays(stack, "busy", rate, BUSY_SECONDS)
+    return Result(
+        "busy_start_p99",
+        "ms",
+        ours=percentile(delays, 0.99),
+        detail=f"{rate:,.0f} jobs/s",
+        figures={"p50_ms": percentile(delays, 0.5), "max_ms": delays[-1]},
+    )
+
+
+def measure(jobs: int, rounds: int, *, alone: bool) -> Iterator[Result]:
+    with bench_stack() as stack:
+        stack.worker()
+        peers = Peers(stack, alone=alone)
+        own_maximum = 0.0
+        for result in throughput(stack, peers, jobs, rounds):
+            if result.measure == "rate":
+                own_maximum = result.ours or 0.0
+            yield result
+        yield from latency(stack, peers)
+        yield busy_latency(stack, own_maximum / 2)
 
 
 def main() -> None:
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    with bench_stack() as stack:
-        stack.worker()
-        for number in range(rounds):
-            print(msgspec.json.encode(throughput(stack, number, many)).decode(), flush=True)
-        print(msgspec.json.encode(latency(stack)).decode(), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", type=int, nargs="?", default=JOBS)
+    parser.add_argument("rounds", type=int, nargs="?", default=ROUNDS)
+    parser.add_argument("--alone", action="store_true", help="ours only, no peers")
+    parser.add_argument("--full", action="store_true", help="three times the jobs")
+    given = parser.parse_args()
+    jobs = given.jobs * 3 if given.full else given.jobs
+    for result in measure(jobs, given.rounds, alone=given.alone):
+        say(result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE SLOTS NAME`.
+"""A runtime whose jobs do nothing: `python -m benchmarks.noop_runtime BOOTSTRAP QUEUE[,QUEUE…]
+SLOTS NAME`.
 
 With a payload `{"sent": microseconds}` it prints, at its end, how many
 microseconds each job took from then to its start.

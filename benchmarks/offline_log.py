@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Raw
@@ -11,6 +12,7 @@ from ledger.domain.commands import (
     Asked,
     Beat,
     Command,
+    HeldLease,
     PutTemplate,
     Report,
     ReportedFailure,
@@ -22,8 +24,8 @@ from ledger.domain.commands import (
     Template,
 )
 from ledger.domain.decide import Decided, decide, due
-from ledger.domain.entries import GRANT, TIMER, Entry, TakeOver, cause_of
-from ledger.domain.events import Event
+from ledger.domain.entries import GRANT, TIMER, Entry, Proven, TakeOver, cause_of
+from ledger.domain.events import Event, LeaseGranted
 from ledger.domain.ids import (
     SECOND,
     CommandId,
@@ -34,8 +36,9 @@ from ledger.domain.ids import (
     Session,
     StepName,
 )
-from ledger.domain.partition import Partition
+from ledger.domain.partition import Bounds, Partition
 from ledger.log.archive import ArchivedRecord, ArchiveWriter, archive_name
+from ledger.log.effective import Effective, TakenOver
 from ledger.log.entry_codec import EntryEncoder, take_over_record
 from ledger.log.partitions import partition_of
 from ledger.log.records import Outgoing
@@ -47,39 +50,116 @@ MANY = 50
 """Jobs that are requested, given, and reported in one turn."""
 FAIL_EVERY = 20
 FLOW_EVERY = 50
-PAYLOAD = Raw(b'{"text":"' + b"x" * 170 + b'"}')
+PAYLOAD = Raw(b'{"text":"' + b"x" * 189 + b'"}')
+"""200 bytes."""
+SLOTS = 10_000
 RUNTIME, SESSION = RuntimeId("bench"), Session("s1")
 PLAIN, FLOW = "noop", "flow"
 TOPIC = "ledger.events.v1"
 
 
 class OfflineLog:
-    """One partition. Of 50 jobs one is a flow of three steps; of 20 attempts one fails first."""
+    """One partition, one queue, one runtime. `mixed`: of 50 jobs one is a flow of three steps, and
+    of 20 attempts one fails first; else every job goes well."""
 
-    def __init__(self, number: int, partitions: int) -> None:
+    def __init__(
+        self,
+        number: int = 0,
+        partitions: int = 1,
+        *,
+        mixed: bool = True,
+        keeps: bool = True,
+        bounds: Bounds = Bounds(),  # noqa: B008 (frozen)
+        payload: Callable[[], Raw] = lambda: PAYLOAD,
+    ) -> None:
+        """`keeps`: the records and entries, in memory."""
         names = (QueueName(f"queue{n}") for n in range(100_000))
         self.queue = next(name for name in names if partition_of(name, partitions) == number)
-        self.partition = Partition(number)
+        self.partition = Partition(number, bounds)
         self.records: list[ArchivedRecord] = []
+        self.entries: list[Effective] = []
         self.events = 0
-        self._at = BEGIN
+        self.at = BEGIN
+        self._mixed = mixed
+        self._keeps = keeps
+        self._payload = payload
+        self._offset = 0
         self._asked = 0
+        self._beats = 0
         self._failed: set[tuple[JobId, StepName]] = set()
         nonce = f"bench-{number}"
         self._encoder = EntryEncoder(partition=number, ledger_id="bench", nonce=nonce)
         self._hash = b""
-        record = TakeOver(nonce, self._at, "bench", partitions)
-        self._append_records([take_over_record(record, partition=number)])
+        record = TakeOver(nonce, self.at, "bench", partitions)
+        self._keep([take_over_record(record, partition=number)])
+        self.entries.append(TakenOver(record, 0))
         self.partition.take_over(record)
         once = RetryAsk(max_attempts=3, backoff_seconds=(0.1,))
         steps = tuple(StepAsk(StepName(name), worker_type=PLAIN, retry=once) for name in "abc")
-        self._say(PutTemplate(self.queue, FLOW, Template(steps=steps)))
-        self._say(PutTemplate(self.queue, PLAIN, Template(retry=once)))
+        self.say(PutTemplate(self.queue, FLOW, Template(steps=steps)))
+        self.say(PutTemplate(self.queue, PLAIN, Template(retry=once)))
 
     def write(self, events: int) -> None:
         """At least so many."""
         while self.events < events:
-            self._turn()
+            self.turn()
+
+    def turn(self, many: int = MANY) -> None:
+        """So many jobs asked for, as many and more given and reported."""
+        self.request(many)
+        self.report(self.grant(2 * many))
+        for fallen in self.partition.due(self.at, 1_000):
+            self._append(due(self.partition, fallen, self.at), TIMER)
+        self.partition.drain_touched()
+
+    def request(self, many: int) -> None:
+        self.pass_time(TURN_US)
+        for number in range(many):
+            kind = FLOW if self._mixed and number % FLOW_EVERY == 0 else PLAIN
+            labels = {"user": f"u{number % MANY}"}
+            self.say(RequestJob(kind, self.queue, self._payload(), labels))
+
+    def grant(self, many: int) -> list[LeaseGranted]:
+        """To a runtime that has just beaten."""
+        self.beat()
+        given: list[LeaseGranted] = []
+        while len(given) < many:
+            session = self.partition.queue(self.queue).sessions[RUNTIME]
+            grants = runtimes.grants(
+                self.partition,
+                self.queue,
+                session.types,
+                RUNTIME,
+                many - len(given),
+                self.at,
+                session=SESSION,
+                after=session.number,
+            )
+            if not grants:
+                break
+            self._append(tuple(grants), GRANT)
+            given += grants
+        return given
+
+    def beat(self, held: Sequence[HeldLease] = ()) -> None:
+        self._beats += 1
+        types = (PLAIN,)
+        leases = tuple(held)
+        self.say(Beat(RUNTIME, SESSION, self.queue, self._beats, types, SLOTS, leases=leases))
+
+    def report(self, grants: Sequence[LeaseGranted], *, ends: bool = True) -> None:
+        """That they began; `ends`: and how they ended."""
+        words: list[ReportedStart | ReportedResult | ReportedFailure] = []
+        for number, grant in enumerate(grants):
+            job, fence = grant.job_id, grant.fence
+            words.append(ReportedStart(job, fence))
+            if ends:
+                words.append(self._end_of(number, grant))
+        for first in range(0, len(words), 2 * MANY):
+            self.say(Report(RUNTIME, SESSION, self.queue, tuple(words[first : first + 2 * MANY])))
+
+    def pass_time(self, micros: int) -> None:
+        self.at = Micros(self.at + micros)
 
     def save(self, directory: Path) -> Path:
         number = self.partition.number
@@ -89,45 +169,19 @@ class OfflineLog:
             writer.finish(len(self.records))
         return path
 
-    def _turn(self) -> None:
-        self._at = Micros(self._at + TURN_US)
-        for number in range(MANY):
-            kind = FLOW if number % FLOW_EVERY == 0 else PLAIN
-            labels = {"user": f"u{number}"}
-            self._say(RequestJob(kind, self.queue, PAYLOAD, labels))
-        self._say(Beat(RUNTIME, SESSION, self.queue, 1, (PLAIN,), MANY))
-        session = self.partition.queue(self.queue).sessions[RUNTIME]
-        grants = runtimes.grants(
-            self.partition,
-            self.queue,
-            session.types,
-            RUNTIME,
-            2 * MANY,
-            self._at,
-            session=SESSION,
-            after=session.number,
-        )
-        self._append(tuple(grants), GRANT)
-        words: list[ReportedStart | ReportedResult | ReportedFailure] = []
-        for number, grant in enumerate(grants):
-            job, fence = grant.job_id, grant.fence
-            words.append(ReportedStart(job, fence))
-            if number % FAIL_EVERY == 0 and (job, grant.step) not in self._failed:
-                self._failed.add((job, grant.step))
-                words.append(ReportedFailure(job, fence, "BROKEN", "it did not work"))
-            else:
-                self._failed.discard((job, grant.step))
-                words.append(ReportedResult(job, fence, Raw(b'{"ok":true}')))
-        for first in range(0, len(words), 2 * MANY):
-            self._say(Report(RUNTIME, SESSION, self.queue, tuple(words[first : first + 2 * MANY])))
-        for fallen in self.partition.due(self._at, 1_000):
-            self._append(due(self.partition, fallen, self._at), TIMER)
+    def _end_of(self, number: int, grant: LeaseGranted) -> ReportedResult | ReportedFailure:
+        its = (grant.job_id, grant.step)
+        if self._mixed and number % FAIL_EVERY == 0 and its not in self._failed:
+            self._failed.add(its)
+            return ReportedFailure(grant.job_id, grant.fence, "BROKEN", "it did not work")
+        self._failed.discard(its)
+        return ReportedResult(grant.job_id, grant.fence, Raw(b'{"ok":true}'))
 
-    def _say(self, command: Command) -> None:
+    def say(self, command: Command) -> None:
         self._asked += 1
         command_id = CommandId(f"{self.partition.number}-{self._asked:026d}")
-        asked = Asked(command, command_id, "bench", sent_at=self._at, appended_at=self._at)
-        decided = decide(self.partition, asked, self._at)
+        asked = Asked(command, command_id, "bench", sent_at=self.at, appended_at=self.at)
+        decided = decide(self.partition, asked, self.at)
         assert isinstance(decided, Decided), decided
         assert not decided.refused, decided
         self._append(decided.events, cause_of(asked.command_id, awaited=False))
@@ -135,15 +189,19 @@ class OfflineLog:
     def _append(self, events: tuple[Event, ...], cause: str) -> None:
         if not events:
             return
-        entry = Entry(self.partition.entry + 1, self._at, 0, 0, events, "bench", cause)
+        entry = Entry(self.partition.entry + 1, self.at, 0, 0, events, "bench", cause)
         encoded = self._encoder.encode(entry, self._hash)
         self._hash = encoded.hash
-        self._append_records(encoded.records)
+        first = self._offset
+        self._keep(encoded.records)
+        if self._keeps:
+            self.entries.append(Proven(entry, first, self._offset - 1, encoded.hash))
         self.partition.apply(entry)
-        self.partition.drain_touched()
         self.events += len(events)
 
-    def _append_records(self, records: list[Outgoing]) -> None:
-        for key, value, headers in records:
-            offset, at_ms = len(self.records), self._at // 1_000
-            self.records.append(ArchivedRecord(offset, at_ms, key, value, list(headers)))
+    def _keep(self, records: list[Outgoing]) -> None:
+        if self._keeps:
+            for offset, (key, value, headers) in enumerate(records, self._offset):
+                at_ms = self.at // 1_000
+                self.records.append(ArchivedRecord(offset, at_ms, key, value, list(headers)))
+        self._offset += len(records)

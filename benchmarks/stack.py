@@ -8,23 +8,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import psycopg
+from psycopg import sql
 
 from benchmarks.processes import cpu_of
-from ledger.embedded import Stack
+from cli.local import answers
+from ledger.embedded import Postgres, Stack
+from ledger.embedded.processes import free_ports
 from ledger.log.connection import Connection
 from ledger.log.topics import Topics
 from projections.schema import migrate
 
 SETTLE_SECONDS = 0.6
 """After which the servers have done what they do behind one's back."""
+POLL_SECONDS = 0.05
+START_SECONDS = 60
 STOP_SECONDS = 30
 
 
@@ -34,6 +40,7 @@ class Measured:
 
     workers: float
     runtimes: float
+    apis: float
     producer: float
     kafka: float
     postgres: float
@@ -49,65 +56,104 @@ class BenchStack:
     environment: dict[str, str]
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     runtimes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    apis: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def partitions(self) -> int:
+        return int(self.environment["LEDGER_PARTITIONS"])
 
     def worker(self) -> subprocess.Popen[bytes]:
-        log = (self.logs / f"worker-{len(self.workers)}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "worker"], env=self.environment, stderr=log
-        )
-        self.workers.append(process)
+        """Returns when it has joined the others and owns what it was given."""
+        port = free_ports(1)[0]
+        process = self._begin(self.workers, "worker", "cli.main", "worker", "--health-port", port)
+        self._until_answers(process, f"http://127.0.0.1:{port}/readyz")
         return process
 
-    def runtime(self, queue: str, slots: int, *, name: str = "bench") -> subprocess.Popen[bytes]:
-        log = (self.logs / f"runtime-{len(self.runtimes)}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.noop_runtime", self.kafka, queue, str(slots), name],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-        self.runtimes.append(process)
+    def api(self) -> str:
+        """Its address, once it answers."""
+        url = f"http://127.0.0.1:{(port := free_ports(1)[0])}"
+        process = self._begin(self.apis, "api", "cli.main", "api", "--port", port)
+        self._until_answers(process, f"{url}/readyz")
+        return url
+
+    def runtime(self, *queues: str, slots: int, name: str = "bench") -> subprocess.Popen[bytes]:
+        words = ("benchmarks.noop_runtime", self.kafka, ",".join(queues), slots, name)
+        return self._begin(self.runtimes, "runtime", *words)
+
+    def parked(self, *queues: str, count: int) -> subprocess.Popen[bytes]:
+        """So many runtimes that say they live, and are given nothing."""
+        words = ("benchmarks.parked_runtimes", self.kafka, ",".join(queues), count)
+        return self._begin(self.runtimes, "parked", *words)
+
+    def _begin(
+        self, group: list[subprocess.Popen[bytes]], name: str, *words: str | int
+    ) -> subprocess.Popen[bytes]:
+        with (self.logs / f"{name}-{len(group)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *map(str, words)],
+                env=self.environment,
+                stdout=subprocess.PIPE if group is self.runtimes else log,
+                stderr=log,
+            )
+        group.append(process)
         return process
+
+    def _until_answers(self, process: subprocess.Popen[bytes], url: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            if answers(url):
+                return
+            time.sleep(POLL_SECONDS)
+        self._give_up(f"{url} does not answer")
+
+    def _give_up(self, why: str) -> NoReturn:
+        for log in sorted(self.logs.glob("*.log")):
+            print(f"--- {log.name}", log.read_text()[-3_000:], sep="\n", file=sys.stderr)
+        raise SystemExit(why)
 
     def cpu(self) -> Measured:
         own = os.times()
         return Measured(
             workers=cpu_of(p.pid for p in self.workers),
             runtimes=cpu_of(p.pid for p in self.runtimes),
+            apis=cpu_of(p.pid for p in self.apis),
             producer=own.user + own.system,
             kafka=cpu_of(self.kafka_pids),
             postgres=cpu_of([self.postgres_pid]),
         )
 
-    def succeeded(self, queue: str) -> int:
-        """Of the read model: what a dashboard would show."""
-        with psycopg.connect(self.postgres) as connection:
-            return _succeeded(connection, queue)
-
     def wait_until_succeeded(self, queue: str, many: int, *, seconds: float) -> None:
-        """Over one connection: a new one a look costs Postgres more than the jobs do."""
+        self.wait_until("succeeded", many, queue, seconds=seconds)
+
+    def wait_until(self, status: str, many: int, *queues: str, seconds: float) -> None:
+        """By the read model: what a dashboard would show. Over one connection: a new one for each
+        look costs Postgres more than the jobs do."""
+        # As it keeps it: to count rows would cost more than to write them.
+        count = sql.SQL("select coalesce(sum({}), 0) from ledger.queues where name = any(%s)")
         deadline = time.monotonic() + seconds
         with psycopg.connect(self.postgres, autocommit=True) as connection:
-            while (done := _succeeded(connection, queue)) < many:
+            while True:
+                asked = connection.execute(count.format(sql.Identifier(status)), (list(queues),))
+                [(done,)] = asked.fetchall()
+                if done >= many:
+                    return
                 if time.monotonic() > deadline:
-                    for log in sorted(self.logs.glob("*.log")):
-                        print(
-                            f"--- {log.name}", log.read_text()[-3_000:], sep="\n", file=sys.stderr
-                        )
-                    raise SystemExit(f"after {seconds:.0f} s {done} of {many} jobs have succeeded")
-                time.sleep(0.05)
+                    self._give_up(f"after {seconds:.0f} s {done} of {many} jobs are {status}")
+                time.sleep(POLL_SECONDS)
 
-
-def _succeeded(connection: psycopg.Connection[Any], queue: str) -> int:
-    # As the read model keeps it: to count rows would cost more than to write them.
-    row = connection.execute(
-        "select succeeded from ledger.queues where name = %s", (queue,)
-    ).fetchone()
-    return int(row[0]) if row else 0
+    def end(self, runtime: subprocess.Popen[bytes]) -> str:
+        """What it printed."""
+        runtime.send_signal(signal.SIGTERM)
+        printed, _ = runtime.communicate(timeout=STOP_SECONDS)
+        self.runtimes.remove(runtime)
+        return printed.decode()
 
 
 @contextmanager
-def bench_stack(*, partitions: int = 4) -> Iterator[BenchStack]:
+def bench_stack(
+    *, partitions: int = 4, snapshots: bool = False, **settings: str
+) -> Iterator[BenchStack]:
+    """`settings`: of the ledger's processes, as `open_bytes_max="1"`."""
     with ExitStack() as closing:
         servers = Stack(None, durable=True, fast_start=False)
         servers.start()
@@ -121,6 +167,8 @@ def bench_stack(*, partitions: int = 4) -> Iterator[BenchStack]:
         migrate(addresses.postgres)
         pid = servers.postgres.pid
         assert pid is not None
+        if snapshots:
+            settings["objects"] = str(servers.directory / "objects")
         stack = BenchStack(
             kafka=addresses.kafka,
             postgres=addresses.postgres,
@@ -132,18 +180,33 @@ def bench_stack(*, partitions: int = 4) -> Iterator[BenchStack]:
                 "LEDGER_KAFKA": addresses.kafka,
                 "LEDGER_POSTGRES": addresses.postgres,
                 "LEDGER_PARTITIONS": str(partitions),
+                **{f"LEDGER_{name.upper()}": value for name, value in settings.items()},
             },
         )
         closing.callback(_stop, stack)
         yield stack
 
 
+@contextmanager
+def bench_postgres() -> Iterator[tuple[str, int]]:
+    """A durable server alone, with the read models' tables: its address and process."""
+    with tempfile.TemporaryDirectory(prefix="ledger-") as directory, ExitStack() as closing:
+        Path(directory).chmod(0o711)  # As root, Postgres runs as another user.
+        server = Postgres(Path(directory) / "postgres", durable=True)
+        server.start()
+        closing.callback(server.erase)
+        closing.callback(server.stop)
+        migrate(server.dsn)
+        assert server.pid is not None
+        yield server.dsn, server.pid
+
+
 def _stop(stack: BenchStack) -> None:
-    for process in (*stack.runtimes, *stack.workers):
+    for process in (*stack.runtimes, *stack.apis, *stack.workers):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            process.wait(STOP_SECONDS)
+            process.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.communicate()

@@ -1,4 +1,4 @@
-"""How fast `ledger verify` reads: `python -m benchmarks.verify [EVENTS] [PARTITIONS] [ROUNDS]`.
+"""How fast `ledger verify` reads: `python -m benchmarks.verify [--full]`.
 
 Archives of a log that is made with the rules alone are checked in this process, one layer after the
 other: read (unpacked), decoded (chain and sequence), folded, checked (all rules), deep (sorted on
@@ -11,16 +11,14 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
-
 from benchmarks.offline_log import TOPIC, OfflineLog
 from benchmarks.processes import cpu_of
+from benchmarks.results import Result, run
 from ledger.audit.log_check import Report
 from ledger.audit.processes import GC_THRESHOLD, Task, check, check_all
 from ledger.audit.sources import ArchiveSource
@@ -28,6 +26,8 @@ from ledger.domain.entries import Proven
 from ledger.domain.partition import Bounds, Partition
 from ledger.log.archive import Archive
 from ledger.log.effective import EffectiveEntries
+
+EVENTS, PARTITIONS, ROUNDS = 320_000, 8, 3
 
 
 def read(path: Path) -> None:
@@ -83,35 +83,34 @@ def all_at_once(paths: list[Path], events: int) -> tuple[float, float]:
     return events / took, (cpu_of([os.getpid()]) - before) / events * 1e6
 
 
-def say(measure: str, **figures: float) -> None:
-    line = {"measure": measure, **figures, "load": round(os.getloadavg()[0], 1)}
-    print(msgspec.json.encode(line).decode(), flush=True)
-
-
-def main() -> None:
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 320_000
-    partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 8
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+def measure(full: bool) -> Iterator[Result]:
+    many = EVENTS * 5 if full else EVENTS
     gc.set_threshold(*GC_THRESHOLD)
     with TemporaryDirectory() as directory:
         paths, events = [], 0
-        for number in range(partitions):
-            log = OfflineLog(number, partitions)
-            log.write(many // partitions)
+        for number in range(PARTITIONS):
+            log = OfflineLog(number, PARTITIONS)
+            log.write(many // PARTITIONS)
             events += log.events
             paths.append(log.save(Path(directory)))
-        one = events / partitions
+        one = events / PARTITIONS
         for layer in LAYERS:
             found = []
-            for path in paths[:rounds]:
+            for path in paths[:ROUNDS]:
                 began = time.process_time()
                 layer(path)
                 found.append((time.process_time() - began) / one * 1e6)
-            say(layer.__name__, cpu_us_an_event=round(statistics.median(found), 1))
-        for _ in range(rounds):
-            rate, cpu = all_at_once(paths, events)
-            say("verify", events=events, events_a_second=round(rate), cpu_us_an_event=round(cpu, 1))
+            spent = round(statistics.median(found), 1)
+            yield Result(f"verify_{layer.__name__}", "us", ours=spent, detail="CPU of an event")
+        rounds = [all_at_once(paths, events) for _ in range(ROUNDS)]
+    yield Result(
+        "verify",
+        "events/s",
+        ours=round(statistics.median(rate for rate, _ in rounds)),
+        detail=f"{events:,} events",
+        figures={"cpu_us_an_event": round(statistics.median(cpu for _, cpu in rounds), 1)},
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__)

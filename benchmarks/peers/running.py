@@ -247,8 +247,9 @@ def _running(peer: Peer, batch: int, expected: int, dsn: str, kafka: str) -> Ite
 
         def start(role: str) -> Program:
             log = closing.enter_context((logs / role).open("wb"))
-            arguments = [PROGRAMS / peer.program, role, server, str(batch), str(expected)]
-            return closing.enter_context(Program([python, *arguments], log))
+            arguments = [role, server, str(batch), str(expected)]
+            words = [python, PROGRAMS / peer.program, *arguments]
+            return closing.enter_context(Program(words, log))
 
         start("prepare").wait()
         worker, submitter = start("work"), start("submit")

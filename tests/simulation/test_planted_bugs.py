@@ -44,11 +44,12 @@ def one_attempt_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def effects_leave_before_the_proof(patch: pytest.MonkeyPatch) -> None:
     async def finish(office: TermOfOffice, decided: Decided) -> None:
-        positions, end = {}, office._term.end
+        claimed: list[Proven] = []
+        end = office._term.end
         for entry in decided.turn.entries:
-            end += len(entry.events)
-            positions[entry.number] = end - 1
-        await office._send(decided, positions)
+            first, end = end, end + len(entry.events)
+            claimed.append(Proven(entry, first, end - 1, b""))
+        await office._send(decided, claimed)
         await office._prove(decided.turn, decided.touched)
 
     patch.setattr(TermOfOffice, "_finish", finish)
