@@ -247,8 +247,8 @@ def _running(peer: Peer, batch: int, expected: int, dsn: str, kafka: str) -> Ite
 
         def start(role: str) -> Program:
             log = closing.enter_context((logs / role).open("wb"))
-            arguments = [role, server, str(batch), str(expected)]
-            words = [python, PROGRAMS / peer.program, *arguments]
+            program = PROGRAMS / peer.program
+            words: list[str | Path] = [python, program, role, server, str(batch), str(expected)]
             return closing.enter_context(Program(words, log))
 
         start("prepare").wait()
