@@ -161,19 +161,21 @@ def main() -> None:
 
 
 def measured(names: list[str], *, full: bool, file: Path | None) -> list[Result]:
-    results = []
+    """Until an interrupt; what was found before it is kept."""
+    results: list[Result] = []
     began = time.monotonic()
     if file is not None:
         file.write_bytes(b"")
-    for program in PROGRAMS:
-        if program.name not in names:
-            continue
-        progress(f"{time.monotonic() - began:4.0f} s  {program.name}")
-        for result in ran(program, full=full):
-            results.append(result)
-            if file is not None:
-                with file.open("ab") as lines:
-                    lines.write(msgspec.json.encode(result) + b"\n")
+    with suppress(KeyboardInterrupt):
+        for program in PROGRAMS:
+            if program.name not in names:
+                continue
+            progress(f"{time.monotonic() - began:4.0f} s  {program.name}")
+            for result in ran(program, full=full):
+                results.append(result)
+                if file is not None:
+                    with file.open("ab") as lines:
+                        lines.write(msgspec.json.encode(result) + b"\n")
     progress(f"{time.monotonic() - began:4.0f} s in all")
     return results
 

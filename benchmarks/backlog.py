@@ -104,6 +104,7 @@ def offline(sizes: tuple[int, ...]) -> Result:
         beside=without.median,
         beside_is="us, rules alone",
         detail=f"{max(sizes):,} jobs",
+        is_reduced=max(sizes) < FULL_SIZES[-1],
         figures={f"us_{held.backlog}": round(held.median, 1) for held in all_held},
     )
 

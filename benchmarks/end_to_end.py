@@ -15,6 +15,8 @@ from benchmarks.results import Result, progress, say
 from benchmarks.stack import BenchStack, bench_stack
 
 JOBS, ROUNDS = 15_000, 3
+WARM_JOBS = 5_000
+"""Before the first round: the broker's machine code is made meanwhile."""
 SLOW_PEERS_SHARE = 10
 """Procrastinate is given a tenth of the jobs: it takes as long."""
 RATE = 20.0
@@ -89,6 +91,7 @@ class Rounds:
 
 
 def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterator[Result]:
+    drained(stack, ["warm"], min(jobs, WARM_JOBS))
     rounds = Rounds()
     for _ in range(many):
         rounds.run(stack, peers, jobs)

@@ -89,6 +89,7 @@ def measure(full: bool) -> Iterator[Result]:
         "s",
         ours=max(0.0, took - session),
         detail=f"{jobs:,} open jobs",
+        is_reduced=not full,
         figures={"from_the_kill_s": took, "session_s": session},
     )
 

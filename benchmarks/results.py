@@ -47,6 +47,8 @@ class Result(Struct, frozen=True, omit_defaults=True):
     """Ours in the unit of `beside`, where `ours` is their ratio."""
     ours_to_aim: float | None = None
     """See `gates.judge`."""
+    is_reduced: bool = False
+    """Taken at less than the size that the gate speaks of."""
     failed: str = ""
     figures: dict[str, float] = {}
     """Whatever else was seen."""

@@ -85,6 +85,8 @@ def _gate_row(gate: Gate, result: Result | None) -> tuple[str, ...]:
     if result is None:
         result = Result(gate.name, gate.unit)
     said = "not measured" if verdict is None else _passed(verdict)
+    if verdict is not None and verdict.passed and result.is_reduced:
+        said += ", at this size"
     return (gate.target, _what(gate.question, result), *_figures(result), *bounds, said)
 
 

@@ -12,7 +12,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +26,7 @@ from ledger.domain.entries import Proven
 from ledger.domain.partition import Bounds, Partition
 from ledger.log.archive import Archive
 from ledger.log.effective import EffectiveEntries
+from ledger.log.records import LogRecord
 
 EVENTS, PARTITIONS, ROUNDS = 320_000, 8, 3
 
@@ -42,9 +43,12 @@ def decoded(path: Path) -> None:
 
 
 def folded(path: Path) -> None:
-    number = Archive(path).partition
+    fold(Archive(path).partition, Archive(path).blocks())
+
+
+def fold(number: int, blocks: Iterable[Iterable[LogRecord]]) -> None:
     entries, partition = EffectiveEntries(TOPIC, number), Partition(number)
-    for block in Archive(path).blocks():
+    for block in blocks:
         for item in entries.feed_all(block):
             if isinstance(item, Proven):
                 partition.apply(item.entry)

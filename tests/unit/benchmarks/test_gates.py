@@ -97,6 +97,18 @@ def test_the_table_shows_ours_the_floor_and_their_ratio() -> None:
     assert cells[2:] == ["43,000", "65,000 (rows/s)", "0.66", "≥ 0.6", "≥ 0.8", "yes"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "is_reduced", "said"),
+    [(5.0, True, "yes, at this size"), (5.0, False, "yes"), (11.0, True, "no")],
+)
+def test_a_gate_met_at_less_than_its_size_says_so(ours: float, is_reduced: bool, said: str) -> None:
+    result = Result("recovery", "s", ours=ours, is_reduced=is_reduced)
+
+    [line] = [line for line in table([result]).splitlines() if "P10" in line]
+
+    assert line.strip("|").split("|")[-1].strip() == said
+
+
 def test_what_has_no_gate_is_shown_below_and_counts_for_nothing() -> None:
     said = table(
         [*all_at_their_best(), Result("get_job", "us", ours=900.0, detail="CPU of a request")]
