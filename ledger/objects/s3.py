@@ -274,7 +274,10 @@ class S3Store:
         if start:
             request["Range"] = f"bytes={start}-"
         try:
-            answer = await self._calls.tried(partial(self._client.get_object, **request))
+            answer = await self._calls.tried(
+                partial(self._client.get_object, **request),
+                unwanted=lambda late: late["Body"].close(),
+            )
         except Refusal as refusal:
             if refusal.code in ("NoSuchKey", "404"):
                 raise ObjectNotFound(ref.key) from None

@@ -103,11 +103,12 @@ class S3Calls:
         except Refusal as refusal:
             raise self.unavailable(refusal) from refusal
 
-    async def tried(self, do: Callable[[], T]) -> T:
-        """Raises `Refusal`, and `StoreUnavailable` where no answer came."""
+    async def tried(self, do: Callable[[], T], unwanted: Callable[[T], object] | None = None) -> T:
+        """Raises `Refusal`, and `StoreUnavailable` where no answer came. `unwanted` gets one that
+        comes when nobody waits for it any more."""
         try:
             async with asyncio.timeout(self._bounds.call_seconds):
-                return await self._threads.run(do)
+                return await self._threads.run(do, unwanted)
         except ClientError as error:
             raise Refusal(error) from error
         except TimeoutError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Thread
 from typing import TypeVar
 
@@ -17,9 +18,16 @@ class Threads:
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="ledger-objects")
 
-    async def run(self, do: Callable[[], T]) -> T:
-        """A caller that is cancelled leaves; the call itself goes on to its end."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, do)
+    async def run(self, do: Callable[[], T], unwanted: Callable[[T], object] | None = None) -> T:
+        """A caller that is cancelled leaves; the call itself goes on to its end, and `unwanted`
+        gets what nobody waits for any more."""
+        call = self._pool.submit(do)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            if unwanted is not None:
+                call.add_done_callback(partial(_given_up, unwanted))
+            raise
 
     def close(self, then: Callable[[], None] | None = None) -> None:
         """Waits for nothing: calls under way end by their own bounds, and `then` is called behind
@@ -31,3 +39,8 @@ class Threads:
     def _end(self, then: Callable[[], None]) -> None:
         self._pool.shutdown(wait=True)
         then()
+
+
+def _given_up(unwanted: Callable[[T], object], call: Future[T]) -> None:
+    if not call.cancelled() and call.exception() is None:
+        unwanted(call.result())

@@ -355,7 +355,7 @@ async def test_a_caller_that_gives_up_does_not_disturb_the_others(
 
 async def test_a_broker_that_is_away_is_an_error_and_comes_back(server_directory: Path) -> None:
     with Kafka(server_directory, fast_start=True) as kafka:
-        bounds = Bounds(append_seconds=1.0, request_seconds=2.0, close_seconds=0.5)
+        bounds = Bounds(append_seconds=4.0, request_seconds=4.0, close_seconds=0.5)
         connection = Connection(bootstrap=kafka.bootstrap, bounds=bounds)
         topics = Topics()
         await topics.apply(connection, partitions=PARTITIONS, mode="development")
