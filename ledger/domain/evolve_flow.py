@@ -139,7 +139,7 @@ def carried(job: Job, event: StepCarried, at: Micros) -> Job | Misfit:
     return put(job, step, after, percent=percent_after(job, after))
 
 
-def degraded(job: Job, event: StepDegraded) -> Job | Misfit:
+def degraded(job: Job, event: StepDegraded, at: Micros) -> Job | Misfit:
     step = named(job, event.step)
     if step is None or step.part is None or step.phase != FAILED or job.end is not None:
         return misfit(event, job)
@@ -147,7 +147,7 @@ def degraded(job: Job, event: StepDegraded) -> Job | Misfit:
     return put(job, step, after, percent=percent_after(job, after))
 
 
-def sent_back(job: Job, event: SentBack) -> Job | Misfit:
+def sent_back(job: Job, event: SentBack, at: Micros) -> Job | Misfit:
     """All from `to` on begins anew; how often each has sent it back is kept within the pass."""
     flow = job.request.flow
     step = named(job, event.step)
@@ -182,7 +182,7 @@ def _begun_anew(step: Step, name: StepName) -> Step:
     )
 
 
-def restarted(job: Job, event: PassRestarted) -> Job | Misfit:
+def restarted(job: Job, event: PassRestarted, at: Micros) -> Job | Misfit:
     flow = job.request.flow
     if flow is None or job.end is not None:
         return misfit(event, job)

@@ -100,6 +100,11 @@ class FlowSteps:
                 if event.deadline != at + (self.asked.timeout_us if timeout is None else timeout):
                     yield "I8", f"{step.name} has another time than its plan says"
                 step.state, step.deadline, self.started = "running", event.deadline, True
+            case StepSucceeded():
+                yield from step.under_fence(event.fence, "result")
+                step.state = "succeeded"
+            case StepQueued() | StepExpanded() | StepSkipped():
+                yield from self._begin(step, event, at)
             case JobProgressed():
                 yield from step.progress(event, at)
             case LeaseReleased():
@@ -112,13 +117,8 @@ class FlowSteps:
                 yield from step.went_wrong(event)
             case AttemptExpired():
                 yield from step.expire(event, at, floor, self.asked.lease_us)
-            case StepSucceeded():
-                yield from step.under_fence(event.fence, "result")
-                step.state = "succeeded"
             case RetryScheduled():
                 yield from self._retry(step, event, at)
-            case StepQueued() | StepExpanded() | StepSkipped():
-                yield from self._begin(step, event, at)
             case StepFailed():
                 yield from self._not_begun(step, event)
             case StepCarried():

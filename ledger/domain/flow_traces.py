@@ -43,6 +43,28 @@ from ledger.domain.job import Job, held_lease, status, status_of
 from ledger.domain.step_traces import CURRENT, ENDED, LIVE, StepTrace
 from ledger.domain.traces import Complaint
 
+_OF_STEP = frozenset(
+    {
+        LeaseGranted,
+        AttemptStarted,
+        JobProgressed,
+        LeaseReleased,
+        WaitStarted,
+        AttemptFailed,
+        AttemptExpired,
+        StepSucceeded,
+        RetryScheduled,
+        StepQueued,
+        StepExpanded,
+        StepSkipped,
+        StepFailed,
+        StepCarried,
+        StepDegraded,
+        StepCancelled,
+        SentBack,
+    }
+)
+
 
 class FlowTrace(FlowSteps):
     """One open job of many steps; asked as `traces.Trace` is."""
@@ -52,6 +74,14 @@ class FlowTrace(FlowSteps):
         """What is wrong with a fact, given those before it; then it counts, right or wrong."""
         if self.ended:
             yield "I10", f"{event.TYPE} after the end"
+            return
+        if type(event) in _OF_STEP:
+            name = event.step  # type: ignore[union-attr]
+            step = self.steps.get(name)
+            if step is None:
+                yield "I25", f"{event.TYPE} of {name}, which is no step"
+            else:
+                yield from self._of_step(step, event, at, floor)
             return
         match event:
             case JobRequested():
@@ -68,30 +98,6 @@ class FlowTrace(FlowSteps):
                 yield "I19", "collected before its end"
             case PassRestarted():
                 yield from self._restart(event, at)
-            case (
-                LeaseGranted()
-                | AttemptStarted()
-                | JobProgressed()
-                | LeaseReleased()
-                | WaitStarted()
-                | AttemptFailed()
-                | AttemptExpired()
-                | StepSucceeded()
-                | RetryScheduled()
-                | StepQueued()
-                | StepExpanded()
-                | StepSkipped()
-                | StepFailed()
-                | StepCarried()
-                | StepDegraded()
-                | StepCancelled()
-                | SentBack()
-            ):
-                step = self.steps.get(event.step)
-                if step is None:
-                    yield "I25", f"{event.TYPE} of {event.step}, which is no step"
-                else:
-                    yield from self._of_step(step, event, at, floor)
 
     # --- The whole -------------------------------------------------------------------------------
     def _restart(self, event: PassRestarted, at: int) -> Iterator[Complaint]:

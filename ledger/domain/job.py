@@ -102,11 +102,16 @@ def status(job: Job) -> Status:
         return Status.CANCELLING
     if job.request.flow is None:
         return status_of(job.steps[0].phase)
-    found = {status_of(step.phase) for step in job.steps}
-    for where in (Status.RUNNING, Status.LEASED, Status.WAITING):
-        if where in found:
-            return where
-    return Status.PENDING
+    where = Status.PENDING
+    for step in job.steps:
+        kind = type(step.phase)
+        if kind is Running:
+            return Status.RUNNING
+        if kind is Leased:
+            where = Status.LEASED
+        elif kind is Waiting and where is Status.PENDING:
+            where = Status.WAITING
+    return where
 
 
 def status_of(phase: Phase) -> Status:

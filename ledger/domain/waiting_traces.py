@@ -39,7 +39,7 @@ class Waiting:
 
     def add(self, place: Place, ready_at: int) -> None:
         heappush(self._later, (ready_at, place))
-        if len(self) > self._full_at:
+        if len(self._later) + len(self._heap) > self._full_at:
             self._clean()
 
     def best(self, ready_by: int, held_back: HeldBack) -> Place | None:

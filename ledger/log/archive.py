@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from struct import Struct as Layout
 from types import TracebackType
-from typing import Self
+from typing import Generic, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from ledger.log.errors import LogBroken
-from ledger.log.records import LogRecord, ReadHeader
+from ledger.log.records import LogRecord
 
 FORMAT = "ledger-archive/1"
 BLOCK_RECORDS = 1_000
@@ -37,14 +37,24 @@ COMPRESSION = 6
 _LENGTH = Layout(">I")
 
 
-class ArchivedRecord(Struct, array_like=True, frozen=True, gc=False):
-    """What a broker handed out."""
+Name = TypeVar("Name", bound=str)
+
+
+class Archived(Struct, Generic[Name], array_like=True, frozen=True, gc=False):
+    """What a broker handed out. `Name`: of its headers."""
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: list[ReadHeader]
+    headers: list[tuple[Name, bytes | None]]
+
+
+ArchivedRecord = Archived[str]
+OurName = Literal[
+    "ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type", "ce_ledger"
+]
+"""Of records with our own headers alone names are not made anew each time: 0.2 of 1.2 us."""
 
 
 class Head(Struct, frozen=True):
@@ -138,7 +148,7 @@ class Archive:
             try:
                 file.seek(self._begins)
                 while size := _LENGTH.unpack(_exactly(file, _LENGTH.size))[0]:
-                    block = _decode(_exactly(file, size))
+                    block = _records(_exactly(file, size))
                     yield block
                     count += len(block)
                     offset = block[-1].offset + 1 if block else offset
@@ -177,4 +187,13 @@ def _exactly(file: gzip.GzipFile, size: int) -> bytes:
     return found
 
 
+def _records(block: bytes) -> list[ArchivedRecord]:
+    try:
+        return _decode_ours(block)
+    except msgspec.ValidationError:
+        return _decode(block)
+
+
 _decode = msgspec.msgpack.Decoder(list[ArchivedRecord]).decode
+_decode_ours: Callable[[bytes], list[ArchivedRecord]]
+_decode_ours = msgspec.msgpack.Decoder(list[Archived[OurName]]).decode  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from msgspec import Raw
 from ledger.domain.digest import digest, folded
 from ledger.domain.entries import Entry, TakeOver
 from ledger.domain.events import (
+    JOB_EVENTS,
     Extension,
     JobCollected,
     JobRequested,
@@ -19,7 +20,7 @@ from ledger.domain.events import (
     TemplatePut,
     Unknown,
 )
-from ledger.domain.evolve import begin, evolve, fold
+from ledger.domain.evolve import RULES, begin, evolve, fold
 from ledger.domain.failures import LEASE_EXPIRED
 from ledger.domain.ids import MAIN, Fence, JobId, Micros, StepName
 from ledger.domain.job import Job, status
@@ -48,6 +49,10 @@ from tests.support.builders import (
 )
 from tests.support.clock import NOON
 from tests.support.given import at_its_time, given
+
+
+def test_each_event_of_a_job_has_its_rule() -> None:
+    assert RULES.keys() == set(JOB_EVENTS)
 
 
 def folded_job(*facts: Fact) -> Job:
