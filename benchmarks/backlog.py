@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from benchmarks.memory import QUEUE, requested
+from ledger.audit.processes import GC_THRESHOLD
 from ledger.client.command_ids import new_command_id
 from ledger.domain import runtimes
 from ledger.domain.commands import (
@@ -32,7 +33,6 @@ from ledger.domain.entries import GRANT, Entry, cause_of
 from ledger.domain.events import Event
 from ledger.domain.ids import Micros, RuntimeId, Session
 from ledger.domain.partition import Partition
-from processors.app import GC_THRESHOLD
 
 BACKLOGS = (10_000, 100_000, 1_000_000)
 TURNS = 100

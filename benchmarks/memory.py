@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.offline_log import BEGIN, TURN_US
+from ledger.audit.processes import GC_THRESHOLD
 from ledger.client.command_ids import new_command_id
 from ledger.domain import snapshot
 from ledger.domain.commands import Asked, Command, PutTemplate, RequestJob, RetryAsk, Template
@@ -31,7 +32,6 @@ from ledger.domain.entries import Entry, TakeOver, cause_of
 from ledger.domain.ids import Micros, QueueName
 from ledger.domain.partition import Partition
 from ledger.domain.raw_fields import decoder_of
-from processors.app import GC_THRESHOLD
 
 QUEUE = QueueName("reports")
 PAYLOAD = {"text": "x" * 189}
