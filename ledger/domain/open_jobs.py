@@ -41,11 +41,12 @@ class Packed(Struct, frozen=True, gc=False):
 class OpenJobs(MutableMapping[JobId, Job]):
     """To read one changes nothing: it stays packed until the job is put as it is now."""
 
-    __slots__ = ("_held", "_recent", "_terms", "peek")
+    __slots__ = ("_at", "_held", "_recent", "_terms", "peek")
 
     def __init__(self) -> None:
         self._held: dict[JobId, Job | Packed] = {}
         self._recent: deque[JobId] = deque()
+        self._at = Micros(0)
         self._terms: dict[tuple[object, ...], JobRequested] = {}
         self.peek = self._held.get
         """As it is held: for who asks what both forms tell."""
@@ -97,8 +98,10 @@ class OpenJobs(MutableMapping[JobId, Job]):
         job = self._held.get(job_id)
         if job is None or type(job) is Packed or job.version > 1 or job.request.flow is not None:
             return
-        asked, at = job.request, job.created_at
-        ready_at = at if asked.ready_at == at else asked.ready_at  # One integer where they agree.
+        asked = job.request
+        # Equal instants are one integer: of a job, and of those that came in one turn.
+        at = self._at = self._at if job.created_at == self._at else job.created_at
+        ready_at = at if asked.ready_at == at else asked.ready_at
         rest = _encode(_Rest(*_rest_of(asked)))
         self._held[job_id] = Packed(
             self._terms_of(asked),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
+from sys import intern
 from typing import Any, TypeVar
 
 from ledger.domain.ids import JobId, StepName
@@ -66,7 +67,7 @@ class Lane:
         order, job_id, step = place
         self._orders.append(order)
         self._jobs.append(job_id)
-        self._steps.append(step)
+        self._steps.append(StepName(intern(step)))
 
     def _clean(self, is_ready: IsReady) -> None:
         """Jobs that ended while they waited, and nobody came for those before them."""

@@ -276,7 +276,8 @@ class Outcomes:
     def _add(self, identity: str, at: Micros, outcome: Outcome | JobId) -> None:
         self._held[identity] = outcome
         self._order.append(identity)
-        self._at.append(at)
+        instants = self._at
+        instants.append(instants[-1] if instants and instants[-1] == at else at)
 
 
 _CODES = frozenset(Rejection)
