@@ -39,7 +39,7 @@ class Packed(Struct, frozen=True, gc=False):
 
 
 class OpenJobs(MutableMapping[JobId, Job]):
-    """To read one changes nothing: it stays packed until the job is put as it is now."""
+    """To read one changes nothing: it stays packed until it is put as it is now."""
 
     __slots__ = ("_at", "_held", "_recent", "_terms", "peek")
 
@@ -72,6 +72,11 @@ class OpenJobs(MutableMapping[JobId, Job]):
         """Those to which anything may have happened: all that hold a lease are among them."""
         return (held for held in self._held.values() if type(held) is not Packed)
 
+    def unpack(self, job_id: JobId) -> Job:
+        """One that is about to be put in another state."""
+        job = self._held[job_id] = job_of(job_id, self._held[job_id])
+        return job
+
     def __getitem__(self, job_id: JobId) -> Job:
         return job_of(job_id, self._held[job_id])
 
@@ -102,14 +107,14 @@ class OpenJobs(MutableMapping[JobId, Job]):
         # Equal instants are one integer: of a job, and of those that came in one turn.
         at = self._at = self._at if job.created_at == self._at else job.created_at
         ready_at = at if asked.ready_at == at else asked.ready_at
-        rest = _encode(_Rest(*_rest_of(asked)))
+        rest = _rest_of(asked)
         self._held[job_id] = Packed(
             self._terms_of(asked),
             bytes(asked.payload),
             at,
             ready_at,
             job.order,
-            b"" if rest == b"{}" else rest,
+            b"" if rest == _NO_REST else _encode(_Rest(*rest)),
         )
 
     def _terms_of(self, asked: JobRequested) -> JobRequested:
@@ -170,6 +175,7 @@ _Rest = msgspec.defstruct(
     gc=False,
     rename={name: "abcdefghijklmnopqrstuvwxyz"[number] for number, name in enumerate(_REST)},
 )
+_NO_REST = tuple(default for _, _, default in _OF_REST)
 _rest_of = attrgetter(*_REST)
 _key_of = attrgetter(*(name for name in _FIELDS if name not in _BLANK))
 _encode = msgspec.json.Encoder().encode

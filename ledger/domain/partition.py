@@ -54,7 +54,7 @@ from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
 from ledger.domain.job import Job, quoted_step, status, worker_type_of
 from ledger.domain.limits import Limits
-from ledger.domain.open_jobs import OpenJobs, Packed
+from ledger.domain.open_jobs import OpenJobs, Packed, job_of
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -171,7 +171,7 @@ class Partition:
             _, job_id, name = place
             if (job_id, name) in taken:
                 continue
-            job = self.jobs[job_id]
+            job = self.jobs.unpack(job_id)
             step = job.steps[0] if job.request.flow is None else _step(job, name)
             assert step is not None  # It is ready, so it is there.
             found.append((job, step))
@@ -304,10 +304,12 @@ class Partition:
         self.partitions = record.partitions
 
     def _apply_to_job(self, event: JobEvent, at: Micros) -> None:
-        before = self.jobs.get(event.job_id)
+        before = self.jobs.peek(event.job_id)
         if before is None:
             self._apply_to_absent(event, at)
             return
+        if type(before) is Packed:
+            before = job_of(event.job_id, before)
         after = evolve(before, event, at)
         if type(after) is Misfit:
             self.misfits += 1
