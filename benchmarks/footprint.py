@@ -24,7 +24,7 @@ from benchmarks.stack import BenchStack, bench_stack
 from ledger.client.command_ids import new_command_id
 from ledger.client.producer import Producer
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName, new_job_id
-from ledger.domain.remembered import Bounds, KeyHolder, Keys, Outcome, Outcomes
+from ledger.domain.remembered import Bounds, KeyHolder, Keys, Outcomes
 
 QUEUE = "footprint"
 SLOTS = 500
@@ -86,7 +86,7 @@ def remembered_bytes(many: int = 100_000) -> dict[str, int]:
     tracemalloc.start()
     began = tracemalloc.get_traced_memory()[0]
     outcomes, keys = Outcomes(Bounds()), Keys()
-    outcomes.put_back((new_command_id(), Outcome("", at, job_of(n))) for n in range(many))
+    outcomes.put_back((new_command_id(), at, job_of(n)) for n in range(many))
     noted = tracemalloc.get_traced_memory()[0]
     for n in range(many):
         keys.add(KeyHolder(digest(n), job_of(n), digest(-n), Micros(at + SECOND)), at)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ledger.domain import open_jobs
 from ledger.embedded import Kafka, Postgres
 from tests.support import services as backends
 from tests.support.processes import Cluster
@@ -23,6 +24,10 @@ CLUSTER_PARTITIONS = 4
 settings.register_profile("steady", derandomize=True)
 if not os.environ.get("LEDGER_TEST_RANDOM"):
     settings.load_profile("steady")
+
+
+# Tests are small: of the jobs that wait all but the last are packed, as in a backlog.
+open_jobs.RECENT_MAX = 1
 
 
 def pytest_configure() -> None:

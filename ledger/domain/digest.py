@@ -50,7 +50,7 @@ def folded(partition: Partition) -> dict[str, Any]:
         "dedupe": [sorted(partition.dedupe.items()), partition.dedupe.done_items()],
         "late": partition.late,
         "keys": sorted(partition.keys.values(), key=lambda holder: holder.digest),
-        "outcomes": partition.outcomes.items(),
+        "outcomes": list(partition.outcomes.rows()),
         "refused_at": list(partition.refused_at.items()),
         "operations": [
             [(bulk.event, sorted(bulk.confirmed.items()), bulk.ended) for bulk in bulks],

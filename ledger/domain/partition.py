@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from heapq import merge
 
 from ledger.domain import deadlines
@@ -54,6 +55,7 @@ from ledger.domain.evolve import begin, evolve, extend
 from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
 from ledger.domain.job import Job, quoted_step, status, worker_type_of
 from ledger.domain.limits import Limits
+from ledger.domain.open_jobs import OpenJobs, Packed, job_of
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -106,7 +108,7 @@ class Partition:
         self.commands = 0
         self.requests = 0
         self.order = 0
-        self.jobs: dict[JobId, Job] = {}
+        self.jobs = OpenJobs()
         self.open_bytes = 0
         self.closed = ClosedJobs(bounds)
         self.queues: dict[QueueName, Queue] = {}
@@ -143,7 +145,8 @@ class Partition:
         queue = self.queues.get(name)
         if queue is None:
             limits = Limits(self._could_be_leased)
-            queue = self.queues[name] = Queue(name, Ready(self._is_ready), limits)
+            ready = Ready(partial(self._is_ready, limits))
+            queue = self.queues[name] = Queue(name, ready, limits)
         return queue
 
     def next_ready(self, queue: QueueName, types: tuple[str, ...]) -> Job | None:
@@ -169,7 +172,7 @@ class Partition:
             _, job_id, name = place
             if (job_id, name) in taken:
                 continue
-            job = self.jobs[job_id]
+            job = self.jobs.unpack(job_id)
             step = job.steps[0] if job.request.flow is None else _step(job, name)
             assert step is not None  # It is ready, so it is there.
             found.append((job, step))
@@ -208,7 +211,7 @@ class Partition:
         return found
 
     def _rank(self, place: Place) -> tuple[int, Place]:
-        return self.jobs[place[1]].request.priority, place
+        return self.jobs.terms(place[1]).priority, place
 
     def deferred_word(self, job_id: JobId, fence: Fence) -> ProgressSaid | None:
         kept = self.deferred.get(job_id)
@@ -302,10 +305,12 @@ class Partition:
         self.partitions = record.partitions
 
     def _apply_to_job(self, event: JobEvent, at: Micros) -> None:
-        before = self.jobs.get(event.job_id)
+        before = self.jobs.peek(event.job_id)
         if before is None:
             self._apply_to_absent(event, at)
             return
+        if type(before) is Packed:
+            before = job_of(event.job_id, before)
         after = evolve(before, event, at)
         if type(after) is Misfit:
             self.misfits += 1
@@ -410,7 +415,8 @@ class Partition:
     def _open(self, event: JobRequested, at: Micros) -> None:
         job = begin(event, at)
         job_id = event.job_id
-        self.jobs[job_id] = self.touched[job_id] = job
+        self.jobs.add(job)
+        self.touched[job_id] = job
         if event.order > self.order:
             self.order = event.order
         self.open_bytes += size_of(job)
@@ -429,7 +435,7 @@ class Partition:
     def put_back(self, job: Job) -> None:
         """One that is open, as it stood. Its queue is there, `at` is."""
         asked = job.request
-        self.jobs[job.id] = job
+        self.jobs.add(job)
         self.open_bytes += size_of(job)
         queue = self.queue(asked.queue)
         if asked.template_version is not None:
@@ -566,18 +572,17 @@ class Partition:
     def _could_be_leased(self, place: Place) -> bool:
         """But for limits."""
         order, job_id, name = place
-        job = self.jobs.get(job_id)
+        job = self.jobs.peek(job_id)
         if job is None or job.order != order:
             return False
+        if type(job) is Packed:
+            return job.ready_at <= self.now
         step = job.steps[0] if job.request.flow is None else _step(job, name)
         phase = step.phase if step is not None else None
         return type(phase) is Pending and phase.ready_at <= self.now and job.cancel is None
 
-    def _is_ready(self, place: Place) -> bool:
-        if not self._could_be_leased(place):
-            return False
-        limits = self.queues[self.jobs[place[1]].request.queue].limits
-        return not limits or not limits.is_parked(place)
+    def _is_ready(self, limits: Limits, place: Place) -> bool:
+        return self._could_be_leased(place) and not limits.is_parked(place)
 
     def _declare(self, queue: Queue, job_type: str, limits: tuple[Limit, ...]) -> None:
         """Limits are always the newest ones: a change is of effect on all that wait, at once."""
@@ -585,7 +590,7 @@ class Partition:
             return
         for worker_type, priority, place in queue.limits.reset():
             queue.ready.add(worker_type, priority, place)
-        for job in self.jobs.values():
+        for job in self.jobs.begun():
             if job.request.queue == queue.name:
                 queue.limits.hold(job)
 

@@ -4,8 +4,8 @@ what became of commands. Oldest first out; each table has a bound."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Iterable, Iterator
+from typing import assert_never, final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -205,12 +205,12 @@ class Keys:
 
 
 # --- Outcomes of commands ------------------------------------------------------------------------
+@final
 class Outcome(Struct, frozen=True, gc=False):
     """What became of a command, for whoever asks again under the same id."""
 
     content: str
     """Digest of what it asked for, where its id says so."""
-    at: Micros
     job_id: JobId | None = None
     grants: tuple[LeaseGranted, ...] = ()
     rejected: CommandRejected | None = None
@@ -223,51 +223,63 @@ class Outcomes:
     under an Idempotency-Key, those whose copy would make a job, or take a lease, once more, and
     declarations of what is lost."""
 
-    __slots__ = ("_bounds", "_held", "_order")
+    __slots__ = ("_at", "_bounds", "_held", "_order")
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._held: dict[str, Outcome] = {}
+        self._held: dict[str, Outcome | JobId] = {}
+        """The bare id where nothing but a job came of it, as for most."""
         self._order: deque[str] = deque()
+        self._at: deque[Micros] = deque()
+        """Of each in that order."""
 
     def get(self, identity: str) -> Outcome | None:
-        return self._held.get(identity)
+        held = self._held.get(identity)
+        return held if held is None or type(held) is Outcome else Outcome("", JobId(held))
 
     def note(self, command_id: str, entry: Entry, at: Micros) -> None:
+        outcome: Outcome | JobId | None
         if command_id.startswith(KEYED):
             identity, content = identity_of(command_id)
-            outcome = _keyed_outcome(content, entry.events, at)
+            outcome = _keyed_outcome(content, entry.events)
         else:
             identity = command_id
-            outcome = _plain_outcome(entry.events, at)
+            outcome = _plain_outcome(entry.events)
         if outcome is None:
             return
         # The first one stands: what follows under the same id are its duplicates and conflicts.
         if identity in self._held or len(self._held) >= self._bounds.commands_max:
             return
-        self._held[identity] = outcome
-        self._order.append(identity)
+        self._add(identity, at, outcome)
 
     def forget(self, at: Micros) -> None:
         held, order = self._held, self._order
         for _ in range(min(FORGET_MAX, len(order))):
-            if held[order[0]].at + self._bounds.commands_us + LATE_US > at:
+            if self._at[0] + self._bounds.commands_us + LATE_US > at:
                 return
+            self._at.popleft()
             del held[order.popleft()]
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def items(self) -> list[tuple[str, Outcome]]:
-        return list(self._held.items())
+    def rows(self) -> Iterator[tuple[str, Micros, Outcome | JobId]]:
+        """As they are now, the oldest first, however late they are looked at."""
+        held, instants = self._held.copy(), self._at.copy()
+        return (
+            (identity, at, outcome)
+            for (identity, outcome), at in zip(held.items(), instants, strict=True)
+        )
 
-    def copy(self) -> dict[str, Outcome]:
-        return self._held.copy()
+    def put_back(self, rows: Iterable[tuple[str, Micros, Outcome | JobId]]) -> None:
+        for row in rows:
+            self._add(*row)
 
-    def put_back(self, rows: Iterable[tuple[str, Outcome]]) -> None:
-        for identity, outcome in rows:
-            self._held[identity] = outcome
-            self._order.append(identity)
+    def _add(self, identity: str, at: Micros, outcome: Outcome | JobId) -> None:
+        self._held[identity] = outcome
+        self._order.append(identity)
+        instants = self._at
+        instants.append(instants[-1] if instants and instants[-1] == at else at)
 
 
 _CODES = frozenset(Rejection)
@@ -285,58 +297,58 @@ _TELLS = frozenset(
 """What an entry begins with that may be a plain command's outcome; most begin with another."""
 
 
-def _plain_outcome(events: tuple[Event, ...], at: Micros) -> Outcome | None:
+def _plain_outcome(events: tuple[Event, ...]) -> Outcome | JobId | None:
     first = events[0] if events else None
     if type(first) not in _TELLS:
         return None
     match first:
         case JobRequested():
             # Also where a key answers for it: another template may see another key in it.
-            return Outcome("", at, first.job_id)
+            return first.job_id
         case LeaseGranted(session=session) if session == NO_SESSION:
-            return Outcome("", at, None, _grants(events))
+            return Outcome("", None, _grants(events))
         case CommandDuplicated(command_type=kind, job_id=job_id) if kind in _ONCE and job_id:
-            return Outcome("", at, job_id)
+            return job_id
         case ScheduleFired(manual=True, job_id=job_id) if job_id is not None:
-            return Outcome("", at, job_id)
+            return job_id
         case InputLost():
             # It is read ahead of its turn, and then in its turn.
-            return Outcome("", at)
+            return Outcome("")
         case CommandRejected() if first.command_type in _ONCE:
-            return _refusal("", first, at)
+            return _refusal("", first)
         case _:
             return None
 
 
-def _keyed_outcome(content: str, events: tuple[Event, ...], at: Micros) -> Outcome | None:
+def _keyed_outcome(content: str, events: tuple[Event, ...]) -> Outcome | None:
     for event in events:
         match event:
             case CommandRejected():
-                return _refusal(content, event, at)
+                return _refusal(content, event)
             case TemplatePut():
-                return Outcome(content, at, template_version=event.version)
+                return Outcome(content, template_version=event.version)
             case BulkStarted():
-                return Outcome(content, at, operation_id=event.operation_id)
+                return Outcome(content, operation_id=event.operation_id)
             case CommandDuplicated() | ScheduleFired():
-                return Outcome(content, at, event.job_id)
+                return Outcome(content, event.job_id)
             case LeasesExtended(leases=(extension, *_)):
-                return Outcome(content, at, extension.job_id)
+                return Outcome(content, extension.job_id)
             case _ if isinstance(event, JOB_EVENTS):
-                return Outcome(content, at, event.job_id, _grants(events))
+                return Outcome(content, event.job_id, _grants(events))
             case _:
                 pass
-    return Outcome(content, at)
+    return Outcome(content)
 
 
 def _grants(events: tuple[Event, ...]) -> tuple[LeaseGranted, ...]:
     return tuple(e for e in events if isinstance(e, LeaseGranted) and e.session == NO_SESSION)
 
 
-def _refusal(content: str, event: CommandRejected, at: Micros) -> Outcome | None:
+def _refusal(content: str, event: CommandRejected) -> Outcome | None:
     """None for one that binds nothing, or that only a later version could explain."""
     if event.code not in _CODES or event.code in PASSING:
         return None
-    return Outcome(content, at, event.job_id, rejected=event)
+    return Outcome(content, event.job_id, rejected=event)
 
 
 def identity_of(command_id: str) -> tuple[str, str]:

@@ -14,11 +14,13 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ledger.domain.commands import Model, QueueSettings, Template
 from ledger.domain.creation import pinned
 from ledger.domain.ids import JobId, Micros, QueueName, RuntimeId
 from ledger.domain.job import Job
+from ledger.domain.open_jobs import job_of
 from ledger.domain.operations import Bulk, BulkPart
 from ledger.domain.partition import Outcome, Partition
 from ledger.domain.queues import Paused, Queue, RuntimeSession
@@ -66,8 +68,11 @@ class ClosedJobs(Struct, frozen=True, gc=False, tag="closed"):
     rows: tuple[Job, ...]
 
 
+OutcomeRow = tuple[str, Micros, Outcome | JobId]
+
+
 class Outcomes(Struct, frozen=True, gc=False, tag="outcomes"):
-    rows: tuple[tuple[str, Outcome], ...]
+    rows: tuple[OutcomeRow, ...]
 
 
 class Keys(Struct, frozen=True, gc=False, tag="keys"):
@@ -144,7 +149,7 @@ class Taken:
         self._queues = [_queue_state(queue) for queue in partition.queues.values()]
         self._open = partition.jobs.copy()
         self._closed = partition.closed.copy()
-        self._outcomes = partition.outcomes.copy()
+        self._outcomes = partition.outcomes.rows()
         self._keys = partition.keys.windows()
         self._done, self._done_counts = partition.dedupe.done_for_ever()
         self._refused = partition.refused_at.copy()
@@ -156,15 +161,15 @@ class Taken:
             operations.done.copy(),
             tuple(operations.ended),
         )
-        self.rows = len(self._open) + len(self._closed) + len(self._outcomes) + len(self._done)
+        self.rows = len(self._open) + len(self._closed) + len(partition.outcomes) + len(self._done)
 
     def parts(self) -> Iterator[Part]:
         """In the order in which `Restored` wants them."""
         yield self._head
         yield from self._queues
-        yield from map(OpenJobs, _cut(self._open.values()))
+        yield from map(OpenJobs, _cut(job_of(job_id, held) for job_id, held in self._open.items()))
         yield from map(ClosedJobs, _cut(self._closed.values()))
-        yield from map(Outcomes, _cut(self._outcomes.items()))
+        yield from map(Outcomes, _cut(self._outcomes))
         for window, holders in self._keys:
             for rows in _cut(holders):
                 yield Keys(window, rows)
@@ -216,6 +221,8 @@ class Restored:
     def __init__(self, partition: Partition) -> None:
         """`partition` is empty."""
         self.partition = partition
+        self._ids: dict[JobId, JobId] = {}
+        """Of open jobs: what else names one is to hold the same text."""
 
     def add(self, part: Part) -> None:
         partition = self.partition
@@ -227,14 +234,15 @@ class Restored:
                 self._add_queue(part)
             case OpenJobs():
                 for job in part.rows:
+                    self._ids[job.id] = job.id
                     partition.put_back(_own(job))
             case ClosedJobs():
                 for job in part.rows:
                     partition.closed.add(_own(job))
             case Outcomes():
-                partition.outcomes.put_back(part.rows)
+                partition.outcomes.put_back(map(self._outcome, part.rows))
             case Keys():
-                partition.keys.put_back(part.window, part.rows)
+                partition.keys.put_back(part.window, map(self._holder, part.rows))
             case Done():
                 partition.dedupe.put_back(dict(part.rows), {})
             case DoneCounts():
@@ -249,6 +257,15 @@ class Restored:
                 its.parts.update(part.parts)
                 its.done.update(part.done)
                 its.ended.extend(part.ended)
+
+    def _outcome(self, row: OutcomeRow) -> OutcomeRow:
+        identity, at, outcome = row
+        return row if type(outcome) is Outcome else (identity, at, self._ids.get(outcome, outcome))
+
+    def _holder(self, row: tuple[KeyHolder, bool]) -> tuple[KeyHolder, bool]:
+        holder, answers = row
+        job_id = self._ids.get(holder.job_id, holder.job_id)
+        return replace(holder, job_id=job_id), answers
 
     def _add_queue(self, state: QueueState) -> None:
         queue = self.partition.queue(state.name)

@@ -197,7 +197,7 @@ class Release:
         """By a scan: only where another owner gave them."""
         return {
             lease.number: job.id
-            for job in self._partition.jobs.values()
+            for job in self._partition.jobs.begun()
             if job.request.queue == queue
             for step in job.steps
             if (lease := held_lease(step))

@@ -19,7 +19,10 @@ CPU_SECONDS_MAX = 30
 """Of each process of a run: what the machine does besides does not count."""
 SECONDS_MAX = 600
 """Of a run that hangs."""
-PARTS = ("ledger", "processors", "projections", "api", "cli", "tests", "examples", "pyproject.toml")
+PARTS = (
+    *("ledger", "processors", "projections", "api", "cli"),
+    *("tests", "examples", "benchmarks", "pyproject.toml"),
+)
 _FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
 
