@@ -19,8 +19,8 @@ from projections.packing import raw_events
 TABLES: dict[str, tuple[str, ...]] = {
     "checkpoints": ("application_name",),
     "partitions": ("partition",),
-    "jobs": ("id",),
     "open_jobs": ("id",),
+    "ended_jobs": ("id",),
     "queues": ("name",),
     "runtimes": ("queue", "runtime_id"),
     "queue_settings": ("queue",),
@@ -103,18 +103,18 @@ def _histories(connection: Connection) -> Iterator[Row]:
     with connection.cursor(name="compare_history", binary=True) as cursor:
         cursor.itersize = ROWS_AT_ONCE
         cursor.execute(
-            "SELECT job_id, first_seq, last_seq, packed, request, payload "
-            "FROM job_events ORDER BY job_id, first_seq"
+            "SELECT partition, born, job_id, first_seq, last_seq, packed, request, payload "
+            "FROM job_events ORDER BY partition, born, first_seq"
         )
-        for job_id, rows in groupby(cursor, key=lambda row: row[0]):
-            for _, first_seq, last_seq, packed, request, payload in rows:
+        for job, rows in groupby(cursor, key=lambda row: row[:3]):
+            for *_, first_seq, last_seq, packed, request, payload in rows:
                 if first_seq == 1:
-                    yield (job_id, 0), (request, payload)
+                    yield (*job, 0), (request, payload)
                 seq = first_seq - 1
                 for seq, *event in raw_events(first_seq, packed):
-                    yield (job_id, seq), event
+                    yield (*job, seq), event
                 if seq != last_seq:
-                    yield (job_id, last_seq), f"the row ends with {seq}"
+                    yield (*job, last_seq), f"the row ends with {seq}"
 
 
 def _merged(left: Iterator[Row], right: Iterator[Row]) -> Iterator[tuple[Key, Any, Any]]:

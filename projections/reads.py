@@ -183,7 +183,7 @@ class Reads:
             "skip": 0,
         }
         async with self._snapshot() as connection:
-            rows = await _fetch(connection, _list_name(where, order), values)
+            rows = await _fetch(connection, _list_name(order), values)
             positions = await _fetch(connection, "queries/positions", {})
         next_cursor = None
         if len(rows) > limit:
@@ -207,15 +207,14 @@ class Reads:
             "many": page_size,
             "skip": (page - 1) * page_size,
         }
-        kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
         async with self._snapshot() as connection:
-            rows = await _fetch(connection, _list_name(where, order), values)
+            rows = await _fetch(connection, _list_name(order), values)
             [(total,)] = await _fetch(
-                connection, f"queries/{kind}_count", conditions | {"many": EXACT_MAX + 1}
+                connection, "queries/jobs_count", conditions | {"many": EXACT_MAX + 1}
             )
             exact = total <= EXACT_MAX
             if not exact:
-                [(plan,)] = await _fetch(connection, f"queries/{kind}_estimate", conditions)
+                [(plan,)] = await _fetch(connection, "queries/jobs_estimate", conditions)
                 total = max(total, int(plan[0]["Plan"]["Plan Rows"]))
             positions = await _fetch(connection, "queries/positions", {})
         return JobsPage(_jobs(rows), page, page_size, total, exact, dict(positions))
@@ -232,6 +231,7 @@ class Reads:
         """Open jobs that a bulk cancel with this `where` would reach now."""
         values = _conditions(
             JobFilter(
+                statuses=tuple(sorted(_OPEN)),
                 queues=() if where.queue is None else (where.queue,),
                 types=where.types or (),
                 labels=where.labels or {},
@@ -512,7 +512,6 @@ async def _fetch(
 
 _PLANNED_EACH_TIME = (
     "queries/jobs_",
-    "queries/open_jobs_",
     "queries/count_matching",
     "queries/changes",
 )
@@ -564,13 +563,8 @@ async def _history(
 
 
 # --- Filters and cursors -------------------------------------------------------------------------
-def _only_open(where: JobFilter) -> bool:
-    return bool(where.statuses) and _OPEN.issuperset(where.statuses)
-
-
-def _list_name(where: JobFilter, order: Order) -> LiteralString:
-    kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
-    return f"queries/{kind}_{_ORDERS[order]}"
+def _list_name(order: Order) -> LiteralString:
+    return f"queries/jobs_{_ORDERS[order]}"
 
 
 def _conditions(where: JobFilter) -> dict[str, Any]:
@@ -578,6 +572,8 @@ def _conditions(where: JobFilter) -> dict[str, Any]:
         "queues": _texts(where.queues),
         "types": _texts(where.types),
         "statuses": _texts(where.statuses),
+        "only_open": bool(where.statuses) and _OPEN.issuperset(where.statuses),
+        "only_ended": bool(where.statuses) and _TERMINAL.issuperset(where.statuses),
         "ended_badly": bool(where.statuses) and _BADLY.issuperset(where.statuses),
         "labels": _labels(where.labels) if where.labels else None,
         "scope": _text(where.scope),

@@ -24,9 +24,8 @@ from projections.checkpoints import Connection
 from projections.copying import (
     command_row,
     document,
+    ended_job_row,
     first_history_row,
-    history_row,
-    new_job_row,
     open_job_row,
     staged_job_row,
 )
@@ -101,11 +100,13 @@ def _write_jobs(
     """Hot: once a job, plain and in one piece. 12-14 us of Python a job that begins and ends."""
     if not rows.parts:
         return 0
-    new: list[bytes] = []
     opened: list[bytes] = []
+    ended: list[bytes] = []
     staged: list[bytes] = []
     history: list[bytes] = []
-    closing = moving = 0
+    opened_ids: list[str] = []
+    ended_ids: list[str] = []
+    ending = 0
     for job_id, part in rows.parts.items():
         job = values[job_id]
         events = part.events
@@ -113,56 +114,57 @@ def _write_jobs(
         groups: Any = part.groups
         if careful:
             job, groups = tamed_job(job), tamed(groups)
-        if version == events:
-            new.append(new_job_row(job, partition, part.offset))
-            counts[job.request.queue, status(job)] += 1
-            if job.end is None:
-                opened.append(open_job_row(job))
-            history.append(
-                first_history_row(
-                    *(job.request, version, pack_groups(groups)),
-                    partition=partition,
-                    position=position,
-                )
-            )
-        elif version < events:
+        if version > events:
+            staged.append(staged_job_row(job, events, pack_groups(groups)))
+            ending += job.end is not None
+            continue
+        if version < events:
             raise DoesNotFit
+        born = part.first_offset
+        if job.end is None:
+            opened.append(open_job_row(job, partition, born))
+            opened_ids.append(storable(job_id))
         else:
-            staged.append(staged_job_row(job, events, part.offset))
-            if job.end is None:
-                moving += 1
-            else:
-                closing += 1
-            first = version - events + 1
-            history.append(
-                history_row(
-                    *(job_id, first, version, pack_groups(groups)),
-                    partition=partition,
-                    position=position,
-                )
+            ended.append(ended_job_row(job, partition, born))
+            ended_ids.append(storable(job_id))
+        counts[job.request.queue, status(job)] += 1
+        history.append(
+            first_history_row(
+                *(job.request, version, pack_groups(groups)),
+                partition=partition,
+                born=born,
+                position=position,
             )
+        )
     try:
-        _copy(connection, "apply/copy_new_jobs", new)
+        _copy(connection, "apply/copy_open_jobs", opened)
+        _copy(connection, "apply/copy_ended_jobs", ended)
     except errors.UniqueViolation as error:
         raise DoesNotFit from error
-    _copy(connection, "apply/copy_open_jobs", opened)
+    if history:
+        _copy(connection, "apply/copy_history", history)
+        ids = {"opened": opened_ids, "ended": ended_ids}
+        twice = connection.execute(statement("apply/begun_twice"), ids, prepare=True).fetchone()
+        if twice != (False,):
+            raise DoesNotFit
     if staged:
         _copy(connection, "apply/copy_staged_jobs", staged)
         found = 0
-        for queue, old, now, many in connection.execute(
-            statement("apply/update_jobs"), prepare=True
+        for name, wanted in (
+            ("apply/move_open_jobs", len(staged) - ending),
+            ("apply/end_jobs", ending),
+            ("apply/change_ended_jobs", ending),
         ):
-            found += many
-            if old != now:
-                counts[queue, old] -= many
-                counts[queue, now] += many
+            if not wanted or found == len(staged):
+                continue
+            where = {"partition": partition, "position": position}
+            for queue, old, now, many in connection.execute(statement(name), where, prepare=True):
+                found += many
+                if old != now:
+                    counts[queue, old] -= many
+                    counts[queue, now] += many
         if found != len(staged):
             raise DoesNotFit
-        if closing:
-            connection.execute(statement("apply/close_jobs"), prepare=True)
-        if moving:
-            connection.execute(statement("apply/move_open_jobs"), prepare=True)
-    _copy(connection, "apply/copy_history", history)
     return len(rows.parts)
 
 

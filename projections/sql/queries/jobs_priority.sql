@@ -6,7 +6,7 @@ FROM (
     SELECT best.*
     FROM queues q
     CROSS JOIN LATERAL (
-        SELECT j.id, j.state, j.output, j.priority, j.created_at
+        SELECT j.id, j.partition, j.born, j.state, j.output, j.priority, j.created_at
         FROM jobs j
         WHERE j.queue = q.name
             AND
@@ -23,5 +23,5 @@ FROM (
     ORDER BY best.priority, best.created_at, best.id
     LIMIT %(many)s OFFSET %(skip)s
 ) j
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 ORDER BY j.priority, j.created_at, j.id

@@ -1,6 +1,6 @@
 SELECT j.id, j.state, e.request
 FROM jobs j
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 WHERE j.labels @> %(labels)s::jsonb AND j.objects IS NOT NULL
     AND j.created_at <= %(until)s AND j.id > %(after)s
 ORDER BY j.id
