@@ -14,7 +14,8 @@ import psycopg
 from msgspec import Struct
 from psycopg import sql
 
-from projections.packing import raw_events
+from projections.packing import pack_state, raw_events
+from projections.unpacking import stored_job
 
 TABLES: dict[str, tuple[str, ...]] = {
     "checkpoints": ("application_name",),
@@ -31,6 +32,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "operation_parts": ("operation_id", "partition"),
 }
 """By their keys."""
+JOBS = ("open_jobs", "ended_jobs")
 HISTORY = "job_events"
 NOT_COMPARED = (HISTORY, "commands", "schema_migrations")
 """Row by row, that is; the other tables of the read models."""
@@ -84,7 +86,9 @@ def compare(
 
 def _rows(connection: Connection, table: str) -> Iterator[Row]:
     """In the order of their keys."""
-    return _histories(connection) if table == HISTORY else _digests(connection, table)
+    if table == HISTORY:
+        return _histories(connection)
+    return _jobs(connection, table) if table in JOBS else _digests(connection, table)
 
 
 def _digests(connection: Connection, table: str) -> Iterator[Row]:
@@ -96,6 +100,31 @@ def _digests(connection: Connection, table: str) -> Iterator[Row]:
         cursor.itersize = ROWS_AT_ONCE
         for row in cursor.execute(query):
             yield row[:-1], row[-1]
+
+
+def _jobs(connection: Connection, table: str) -> Iterator[Row]:
+    """Where what changes of a job is told by its history, depends on how that was cut: it is packed
+    here, if it is not packed there."""
+    columns = connection.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 "
+        "AND NOT attisdropped AND attname <> 'state' ORDER BY attname",
+        (table,),
+    ).fetchall()
+    query = sql.SQL(
+        "SELECT j.id, md5(ROW({columns})::text), j.state, e.request, "
+        "CASE WHEN j.state IS NULL THEN e.packed END FROM {table} j "
+        "LEFT JOIN job_events e ON e.partition = j.partition AND e.born = j.born "
+        "AND e.first_seq = 1 ORDER BY j.id"
+    ).format(
+        columns=sql.SQL(", ").join(sql.Identifier("j", name) for (name,) in columns),
+        table=sql.Identifier(table),
+    )
+    with connection.cursor(name=f"compare_{table}", binary=True) as cursor:
+        cursor.itersize = ROWS_AT_ONCE
+        for job_id, digest, state, request, begun in cursor.execute(query):
+            if state is None and begun is not None:
+                state = pack_state(stored_job(job_id, None, None, request, None, begun))
+            yield (job_id,), (digest, state)
 
 
 def _histories(connection: Connection) -> Iterator[Row]:

@@ -85,7 +85,7 @@ def labels_field(labels: Labels) -> bytes:
     return raw_field(b"\1" + orjson.dumps(words))
 
 
-def open_job_row(job: Job, partition: int, born: int) -> bytes:
+def open_job_row(job: Job, partition: int, born: int, state: bytes | None) -> bytes:
     """Hot: once a job that has not ended in its first batch. Columns as in `copy_open_jobs.sql`."""
     asked = job.request
     return b"".join(
@@ -94,7 +94,7 @@ def open_job_row(job: Job, partition: int, born: int) -> bytes:
                 *(20, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000, 8, born, 4, job.version),
             ),
-            *_asked_fields(job),
+            *_fields(job, state),
             instant_field(_started_at(job)),
             _wanted_field(job),
             _objects_field(job),
@@ -102,7 +102,7 @@ def open_job_row(job: Job, partition: int, born: int) -> bytes:
     )
 
 
-def ended_job_row(job: Job, partition: int, born: int) -> bytes:
+def ended_job_row(job: Job, partition: int, born: int, state: bytes | None) -> bytes:
     """Hot: once a job whose life came in one batch. Columns as in `copy_ended_jobs.sql`."""
     assert job.finished_at is not None
     return b"".join(
@@ -112,7 +112,7 @@ def ended_job_row(job: Job, partition: int, born: int) -> bytes:
                 *(8, job.finished_at - Y2000, 8, born, 4, job.version),
                 *(1, _ended_badly(job), 1, job.erased),
             ),
-            *_asked_fields(job),
+            *_fields(job, state),
             instant_field(_started_at(job)),
             instant_field(removable_at(job)),
             _output_field(job),
@@ -121,14 +121,14 @@ def ended_job_row(job: Job, partition: int, born: int) -> bytes:
     )
 
 
-def _asked_fields(job: Job) -> tuple[bytes, ...]:
+def _fields(job: Job, state: bytes | None) -> tuple[bytes, ...]:
     asked = job.request
     return (
         text_field(asked.job_id),
         known_text_field(asked.queue),
         known_text_field(asked.type),
         known_text_field(status(job)),
-        raw_field(pack_state(job)),
+        NULL if state is None else raw_field(state),
         NULL if asked.scope is None else text_field(asked.scope),
         labels_field(asked.labels) if asked.labels else NULL,
         _error_field(job),

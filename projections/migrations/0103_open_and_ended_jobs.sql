@@ -33,7 +33,7 @@ CREATE TABLE open_jobs (
     started_at timestamptz,
     version integer NOT NULL,
     status text COLLATE "C" NOT NULL,
-    state bytea NOT NULL,
+    state bytea,
     error_code text COLLATE "C",
     objects text[],
     wanted text[]
@@ -43,7 +43,8 @@ CREATE TABLE open_jobs (
     autovacuum_analyze_scale_factor = 0.05
 );
 COMMENT ON COLUMN open_jobs.born IS 'offset of its first event; its history lies under it';
-COMMENT ON COLUMN open_jobs.state IS 'all of the job that changes, packed';
+COMMENT ON COLUMN open_jobs.state IS
+    'all of the job that changes, packed; NULL: the first row of its history tells it';
 COMMENT ON COLUMN open_jobs.wanted IS
     'of flows: worker types of the steps that wait to be leased; NULL: a plain job, its type''s';
 COMMENT ON COLUMN open_jobs.objects IS 'keys in the object store';
@@ -81,7 +82,7 @@ CREATE TABLE ended_jobs (
     schedule text COLLATE "C",
     started_at timestamptz,
     removable_at timestamptz,
-    state bytea NOT NULL,
+    state bytea,
     output bytea,
     objects text[],
     -- By which the planner knows where not to look.

@@ -1,6 +1,7 @@
 -- Of the jobs named, those that went on beyond the version named, with their history from there.
 -- After a rebuild one row may hold events on both sides of that version.
-SELECT j.id, j.partition, j.state, j.output, f.request, f.payload, told.first_seqs, told.packed
+SELECT j.id, j.partition, told.first_seqs, told.packed, j.state, j.output, f.request, f.payload,
+    CASE WHEN j.state IS NULL THEN f.packed END AS begun
 FROM unnest(%(ids)s::text[], %(versions)s::integer[]) AS known (id, version)
 JOIN jobs j ON j.id = known.id AND j.version > known.version
 JOIN job_events f ON f.partition = j.partition AND f.born = j.born AND f.first_seq = 1

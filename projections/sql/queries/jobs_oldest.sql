@@ -1,6 +1,7 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
-SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
-    (extract(epoch FROM j.created_at) * 1000000)::bigint
+SELECT j.id, j.state, j.output, e.request, e.payload, 
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+    j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT j.id, j.partition, j.born, j.state, j.output, j.priority, j.created_at
     FROM jobs j

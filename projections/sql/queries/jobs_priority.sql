@@ -1,7 +1,8 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
 -- Each queue has its own order in the index; the best of each are merged.
-SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
-    (extract(epoch FROM j.created_at) * 1000000)::bigint
+SELECT j.id, j.state, j.output, e.request, e.payload, 
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+    j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT best.*
     FROM queues q
