@@ -182,7 +182,6 @@ class Projector:
             forgot_at = forget_commands(connection, batch.partition, at, standing.forgot_at)
             reach("projector.before_commit")
         reach("projector.after_commit")
-        self._clear_up(written.ended)
         recent = standing.recent
         if jobs is not None or careful or len(recent) > RECENT_MAX:
             recent = {}
@@ -192,6 +191,7 @@ class Projector:
             else:
                 recent.pop(job_id, None)
         self._standing[batch.partition] = _Standing(after, rows.at, recent, forgot_at)
+        self._clear_up(written.ended)
         return Applied(
             batch.partition,
             after.offset,
@@ -210,10 +210,14 @@ class Projector:
             return
         self._ended = 0
         connection = self._connected()
-        with suppress(psycopg.Error):  # It can wait for the next time.
+        try:
             connection.autocommit = True
             connection.execute(statement("apply/clear_up"))
             connection.autocommit = False
+        except BaseException as error:
+            self._disconnect()  # Or the next batch would not be one transaction.
+            if not isinstance(error, psycopg.Error):
+                raise
 
     def _gathered(
         self,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from random import Random
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -57,6 +58,7 @@ from projections.schema import (
     migrate,
     migrations,
 )
+from projections.sql import statement
 from projections.storable import MARK
 from tests.unit.projections.histories import (
     QUEUES,
@@ -215,6 +217,31 @@ def test_the_room_of_ended_jobs_is_cleared_up(
             "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
         ).fetchall()
     assert times == 1
+
+
+def test_after_a_clearing_up_that_failed_a_batch_is_whole_or_not_there(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: LiteralString) -> LiteralString:
+        return "SELECT 1 / 0" if name == "apply/clear_up" else statement(name)
+
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AFTER", 1)
+    monkeypatch.setattr(projector_module, "statement", broken)
+    script = Script()
+    plain_job(script)
+    cut = len(script.items)
+    plain_job(script)
+    *batches, last = script.batches((*range(2, cut), cut))
+    for batch in batches:
+        projector.apply(batch)
+    monkeypatch.setattr(crash_points, "_name", "projector.before_commit")
+    monkeypatch.setattr(crash_points, "_left", 1)
+    monkeypatch.setattr(crash_points, "_raises", True)
+    with pytest.raises(CrashPointReached):
+        projector.apply(last)
+    assert count(views, "jobs") == 1
+    projector.apply(last)
+    assert count(views, "jobs") == 2
 
 
 # --- Checkpoints ---------------------------------------------------------------------------------
