@@ -17,7 +17,8 @@ from api.views import event_view
 from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
 from projections.answers import HistoryEvent, JobFilter
-from projections.change_feed import ChangedJob, Place, folded, history_event
+from projections.change_feed import ChangedJob, Place, history_event
+from projections.unpacking import folded
 
 QUEUE_MAX = 256
 """Events that wait for one listener."""

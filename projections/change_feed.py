@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ledger.domain.events import JobRequested, LeasesExtended, Unknown
-from ledger.domain.evolve import begin, evolve, extend
+from ledger.domain.events import Unknown
 from ledger.domain.ids import JobId
 from ledger.domain.job import Job, status
-from ledger.domain.step_changes import Misfit
 from projections.answers import HistoryEvent, JobFilter
 from projections.copying import error_code
-from projections.packing import Logical, json_of, unpack_groups, unpack_job, unpack_request
+from projections.packing import Logical, json_of, unpack_groups
+from projections.unpacking import stored_job
 
 Place = tuple[int, int]
 """An offset, and how far into what happened there: one record may extend the leases of many jobs.
@@ -72,13 +70,10 @@ async def changes(
         first_seq,
         packed,
         _,
-        state,
-        output,
-        request,
-        payload,
         schedule,
+        *row,
     ) in enumerate(rows, 1):
-        job = unpack_job(unpack_request(name, request, payload), state, output)
+        job = stored_job(name, *row)
         found += [
             (logical.offset, job.id, logical, job, schedule)
             for logical in unpack_groups(job, first_seq, packed)
@@ -102,8 +97,8 @@ async def changes(
 
 def changed_job(row: Row, known: int) -> ChangedJob:
     """Of `queries/changed_jobs`; `known` is the version that was asked with."""
-    name, partition, state, output, request, payload, first_seqs, packed = row
-    job = unpack_job(unpack_request(name, request, payload), state, output)
+    name, partition, first_seqs, packed, *its = row
+    job = stored_job(name, *its)
     events = tuple(
         logical
         for first_seq, groups in zip(first_seqs, packed, strict=True)
@@ -146,21 +141,3 @@ def history_event(logical: Logical, partition: int) -> HistoryEvent:
         offset=logical.offset,
         hash=logical.hash.hex(),
     )
-
-
-def folded(job: Job | None, logical: Logical) -> Job | None:
-    """One event later. What a history holds did fit when it was written."""
-    event, at = logical.event, logical.at
-    after: Job | Misfit | None
-    match event:
-        case JobRequested():
-            after = begin(event, at)
-        case _ if job is None:
-            return None
-        case Unknown():
-            after = replace(job, opaque=job.opaque + 1, version=job.version + 1)
-        case LeasesExtended():
-            after = extend(job, event.leases[0])
-        case _:
-            after = evolve(job, event, at)  # type: ignore[arg-type]
-    return job if isinstance(after, Misfit) else after

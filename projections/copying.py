@@ -17,7 +17,6 @@ from ledger.domain.job import (
     Job,
     Pending,
     Status,
-    held_lease,
     objects_of,
     objects_to_delete,
     status,
@@ -37,12 +36,12 @@ DETAIL_BYTES_MAX = 16_384
 _u32 = Struct(">i").pack
 _LENGTHS = [_u32(size) for size in range(4096)]
 _instant = Struct(">iq").pack
-_new_job = Struct(">hiiihiqiqiqiiiqi?i?").pack
-_open_job = Struct(">hihiqiqiq").pack
-_staged_job = Struct(">hiiiqiqiiiqi?i?i?").pack
+_open_job = Struct(">hiiihiqiqiqiqii").pack
+_ended_job = Struct(">hiiihiqiqiqiii?i?").pack
+_staged_job = Struct(">hiiiiiqiqi?i?i?").pack
 _array = Struct(">iiiii").pack
 _no_items = Struct(">iii").pack
-_history = Struct(">hiiiiiiiq").pack
+_history = Struct(">hiqiqiiiiii").pack
 _command = Struct(">hiiiqiq").pack
 
 _texts: dict[str, bytes] = {}
@@ -86,31 +85,35 @@ def labels_field(labels: Labels) -> bytes:
     return raw_field(b"\1" + orjson.dumps(words))
 
 
-def new_job_row(job: Job, partition: int, position: int) -> bytes:
-    """Hot: once a job. Columns as in `copy_new_jobs.sql`."""
+def open_job_row(job: Job, partition: int, born: int, state: bytes | None) -> bytes:
+    """Hot: once a job that has not ended in its first batch. Columns as in `copy_open_jobs.sql`."""
     asked = job.request
-    where = status(job)
     return b"".join(
         (
-            _new_job(
-                *(26, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
-                *(8, _ready_at(job) - Y2000, 4, job.version, 8, position),
+            _open_job(
+                *(20, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(8, _ready_at(job) - Y2000, 8, born, 4, job.version),
+            ),
+            *_fields(job, state),
+            instant_field(_started_at(job)),
+            _wanted_field(job),
+            _objects_field(job),
+        )
+    )
+
+
+def ended_job_row(job: Job, partition: int, born: int, state: bytes | None) -> bytes:
+    """Hot: once a job whose life came in one batch. Columns as in `copy_ended_jobs.sql`."""
+    assert job.finished_at is not None
+    return b"".join(
+        (
+            _ended_job(
+                *(22, 4, partition, 2, job.request.priority, 8, job.created_at - Y2000),
+                *(8, job.finished_at - Y2000, 8, born, 4, job.version),
                 *(1, _ended_badly(job), 1, job.erased),
             ),
-            text_field(asked.job_id),
-            known_text_field(asked.queue),
-            known_text_field(asked.type),
-            known_text_field(where),
-            raw_field(pack_state(job)),
-            NULL if asked.scope is None else text_field(asked.scope),
-            labels_field(asked.labels) if asked.labels else NULL,
-            _error_field(job),
-            NULL if asked.retried_from is None else text_field(asked.retried_from),
-            NULL if asked.schedule is None else known_text_field(asked.schedule),
-            NULL if asked.idempotency_key is None else text_field(asked.idempotency_key),
+            *_fields(job, state),
             instant_field(_started_at(job)),
-            instant_field(job.finished_at),
-            instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
             _output_field(job),
             _objects_field(job),
@@ -118,39 +121,38 @@ def new_job_row(job: Job, partition: int, position: int) -> bytes:
     )
 
 
-def open_job_row(job: Job) -> bytes:
+def _fields(job: Job, state: bytes | None) -> tuple[bytes, ...]:
     asked = job.request
-    return b"".join(
-        (
-            _open_job(
-                *(9, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
-                *(8, _ready_at(job) - Y2000),
-            ),
-            text_field(asked.job_id),
-            known_text_field(asked.queue),
-            known_text_field(asked.type),
-            known_text_field(status(job)),
-            _wanted_field(job),
-        )
+    return (
+        text_field(asked.job_id),
+        known_text_field(asked.queue),
+        known_text_field(asked.type),
+        known_text_field(status(job)),
+        NULL if state is None else raw_field(state),
+        NULL if asked.scope is None else text_field(asked.scope),
+        labels_field(asked.labels) if asked.labels else NULL,
+        _error_field(job),
+        NULL if asked.retried_from is None else text_field(asked.retried_from),
+        NULL if asked.schedule is None else known_text_field(asked.schedule),
     )
 
 
-def staged_job_row(job: Job, events: int, position: int) -> bytes:
+def staged_job_row(job: Job, events: int, packed: bytes) -> bytes:
     """Hot: once a job that moved. Columns as in `copy_staged_jobs.sql`."""
     output = job.result.output if job.result else UNSET
     return b"".join(
         (
             _staged_job(
-                *(19, 4, events, 8, job.order, 8, _ready_at(job) - Y2000, 4, job.version),
-                *(8, position, 1, _ended_badly(job), 1, job.withdrawn, 1, job.erased),
+                *(18, 4, events, 4, job.version, 8, job.order, 8, _ready_at(job) - Y2000),
+                *(1, _ended_badly(job), 1, job.withdrawn, 1, job.erased),
             ),
             text_field(job.request.job_id),
             known_text_field(status(job)),
             raw_field(pack_state(job)),
+            raw_field(packed),
             _error_field(job),
             instant_field(_started_at(job)),
             instant_field(job.finished_at),
-            instant_field(_lease_until(job)),
             instant_field(removable_at(job)),
             NULL if output is UNSET or output is ABSENT else raw_field(bytes(output)),
             _wanted_field(job),
@@ -159,25 +161,19 @@ def staged_job_row(job: Job, events: int, position: int) -> bytes:
     )
 
 
-def history_row(
-    job_id: str, first_seq: int, last_seq: int, packed: bytes, *, partition: int, position: int
-) -> bytes:
-    """`position` is that of the flush, here and below."""
-    return b"".join(
-        (
-            _history(8, 4, first_seq, 4, last_seq, 4, partition, 8, position),
-            *(text_field(job_id), raw_field(packed), NULL, NULL),
-        )
-    )
-
-
 def first_history_row(
-    asked: JobRequested, last_seq: int, packed: bytes, *, partition: int, position: int
+    asked: JobRequested,
+    last_seq: int,
+    packed: bytes,
+    *,
+    partition: int,
+    born: int,
+    position: int,
 ) -> bytes:
-    """With what was asked."""
+    """With what was asked. `position` is that of the flush."""
     return b"".join(
         (
-            _history(8, 4, 1, 4, last_seq, 4, partition, 8, position),
+            _history(9, 8, born, 8, position, 4, partition, 4, 1, 4, last_seq),
             text_field(asked.job_id),
             raw_field(packed),
             raw_field(pack_request(asked)),
@@ -296,9 +292,3 @@ def _texts_field(fields: Iterable[bytes], many: int) -> bytes:
 TEXT = 25
 """Postgres's number of the type `text`."""
 NOTHING_WANTED = raw_field(_no_items(0, 0, TEXT))
-
-
-def _lease_until(job: Job) -> Micros | None:
-    if job.end is not None:
-        return None
-    return min((lease.until for step in job.steps if (lease := held_lease(step))), default=None)

@@ -56,15 +56,15 @@ from projections.packing import PACKERS, Group, pack_extension, pack_unknown
 class Part:
     """The events of one job in a batch."""
 
-    __slots__ = ("entry", "events", "groups", "offset")
+    __slots__ = ("entry", "events", "first_offset", "groups")
 
-    def __init__(self) -> None:
+    def __init__(self, first_offset: int) -> None:
         self.events = 0
         self.groups: list[Group] = []
         self.entry = 0
         """Of the last group."""
-        self.offset = 0
-        """Of the last event."""
+        self.first_offset = first_offset
+        """Of the first event."""
 
 
 class CommandRow(Struct, frozen=True, gc=False):
@@ -242,7 +242,7 @@ def gather(
             packed = packer(offset, event)
             part = parts.get(job_id)
             if part is None:
-                part = parts[job_id] = Part()
+                part = parts[job_id] = Part(offset)
             if part.entry == number:
                 part.groups[-1].append(packed)
             else:
@@ -254,7 +254,6 @@ def gather(
             if offset == last_offset:
                 part.groups[-1][4] = item.hash
             part.events += 1
-            part.offset = offset
         if beside:
             _beside(rows, entry, at, item.first_offset)
         if entry.cause.startswith("a:"):
@@ -276,7 +275,9 @@ def _add(
     digest: bytes,
 ) -> None:
     """What the loop above does, for what is rare."""
-    part = rows.parts.setdefault(job_id, Part())
+    part = rows.parts.get(job_id)
+    if part is None:
+        part = rows.parts[job_id] = Part(packed[0])
     if part.entry == entry.number:
         part.groups[-1].append(packed)
     else:
@@ -288,7 +289,6 @@ def _add(
     if digest:
         part.groups[-1][4] = digest
     part.events += 1
-    part.offset = packed[0]
 
 
 def _extensions(

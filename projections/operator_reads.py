@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ledger.domain.commands import Model, QueueSettings, Schedule, Template
-from ledger.domain.job import Job, Status
+from ledger.domain.job import Status
 from ledger.domain.queues import Paused
 from ledger.domain.schedule_table import Scheduled
 from projections.answers import (
@@ -21,8 +21,8 @@ from projections.answers import (
     ScheduleState,
     TemplateVersion,
 )
-from projections.packing import unpack_job, unpack_request
 from projections.storable import storable
+from projections.unpacking import stored_job
 from projections.writing import STATUSES
 
 Row = tuple[Any, ...]
@@ -57,7 +57,7 @@ async def queue_held(fetch: Fetch, name: str) -> QueueHeld | None:
         "statuses": list(_LEASING),
         "many": HELD_JOBS_MAX + 1,
     }
-    jobs = tuple(map(_job, await fetch("queries/leased", values)))
+    jobs = tuple(stored_job(*row) for row in await fetch("queries/leased", values))
     return QueueHeld(state, limits, jobs[:HELD_JOBS_MAX], len(jobs) <= HELD_JOBS_MAX)
 
 
@@ -73,11 +73,6 @@ def _queue(row: Row) -> QueueState:
         settings or QueueSettings(),
         None if paused_at is None else Paused(paused_at, reason, by),
     )
-
-
-def _job(row: Row) -> Job:
-    job_id, state, output, request, payload = row
-    return unpack_job(unpack_request(job_id, request, payload), state, output)
 
 
 # --- Templates -----------------------------------------------------------------------------------

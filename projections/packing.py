@@ -15,7 +15,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, inspect
+from msgspec import UNSET, Raw, Struct, UnsetType, inspect
 from msgspec.structs import astuple, replace
 
 from ledger.domain.events import (
@@ -74,6 +74,11 @@ class _Codec:
             if isinstance(field.default, Struct):
                 self._filled.append((place, field.default))
             self.shape.append((field.name, _shape(field.type)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether msgpack holds its fields as they are."""
+        return not self._packs
 
     def pack(self, value: Struct) -> list[Any]:
         fields = list(astuple(value)[self._skip :])
@@ -281,6 +286,8 @@ def _packer(kind: type[JobEvent]) -> Callable[[int, Any], list[Any]]:
     code, pack = CODES[kind], _EVENTS[kind].pack
     if kind is JobRequested:
         return lambda offset, event: [offset, code]
+    if _EVENTS[kind].is_plain:
+        return lambda offset, event: [offset, code, *astuple(event)[1:]]
     return lambda offset, event: [offset, code, *pack(event)]
 
 
@@ -339,6 +346,13 @@ def raw_events(first_seq: int, packed: bytes) -> Iterator[tuple[Any, ...]]:
 
 def unpack_groups(job: Job, first_seq: int, packed: bytes) -> Iterator[Logical]:
     """`job` is the job as it is now: it holds what its history does not store again."""
+    output = job.result.output if job.result else UNSET
+    return unpack_events(job.request, output, first_seq, packed)
+
+
+def unpack_events(
+    asked: JobRequested, output: Raw | UnsetType, first_seq: int, packed: bytes
+) -> Iterator[Logical]:
     seq = first_seq
     for group in _decode(packed):
         at, actor, cause, correlation, digest = group[:GROUP_HEAD]
@@ -347,28 +361,30 @@ def unpack_groups(job: Job, first_seq: int, packed: bytes) -> Iterator[Logical]:
             offset, code, *fields = group[place]
             yield Logical(
                 seq=seq,
-                event=_event(job, code, fields),
+                event=_event(asked, output, code, fields),
                 at=Micros(at),
                 actor=actor,
                 cause=cause,
-                correlation=job.id if correlation is None else correlation,
+                correlation=asked.job_id if correlation is None else correlation,
                 offset=offset,
                 hash=digest if place == last else b"",
             )
             seq += 1
 
 
-def _event(job: Job, code: int | str, fields: list[Any]) -> Event:
+def _event(
+    asked: JobRequested, output: Raw | UnsetType, code: int | str, fields: list[Any]
+) -> Event:
     if isinstance(code, str):
-        return Unknown(code, job.id, fields[0])
+        return Unknown(code, asked.job_id, fields[0])
     if code == _REQUESTED:
-        return job.request
+        return asked
     if code == _EXTENDED:
-        extension: Extension = _EXTENSION.unpack(fields[1:], job.id)
-        return LeasesExtended(job.request.queue, fields[0], (extension,))
-    event: Event = _EVENTS[HISTORY[code]].unpack(fields, JobId(job.id))
+        extension: Extension = _EXTENSION.unpack(fields[1:], asked.job_id)
+        return LeasesExtended(asked.queue, fields[0], (extension,))
+    event: Event = _EVENTS[HISTORY[code]].unpack(fields, asked.job_id)
     if isinstance(event, JobSucceeded) and event.output is not UNSET:
-        return replace(event, output=job.result.output if job.result else UNSET)
+        return replace(event, output=output)
     return event
 
 

@@ -1,20 +1,17 @@
 """Applies batches of effective entries to the read models, rows and checkpoint in one step.
 
 One transaction a batch: the checkpoint first, by compare-and-set (rivals wait for it, then see that
-they are late), then the rows. New jobs and history are copied straight into their tables; jobs
-that move go through a staging table and one update, folded to their last value before.
+they are late), then the rows. New jobs and their histories are copied straight into their tables;
+jobs that move go through a staging table, folded to their last value before, and from the open jobs
+to those that have ended once they have.
 
-Measured (2 cores, Postgres 18 with fsync, 1,000 jobs a batch, four events a job, 200 bytes of
-payload; medians of four; CPU us a job, Python / Postgres):
+`python -m benchmarks.views` measures it. Two cores, Postgres 18 with fsync, 900 jobs a batch, four
+events a job, 200 bytes of payload, values given; CPU us a job, Python / Postgres, and bytes of
+journal:
 
-    values given, a job begins and ends in one batch     25 / 18
-    the same, read from the log and folded here          41 / 18
-    values given, in three batches (wait, lease, end)    57 / 90
-    the same, read from the log and folded here          74 / 76
-
-The floor in the same runs, COPY to staging and one upsert of ready-made rows of `jobs` and nothing
-else: 50,000 rows/s inserted, 81,000 updated. Rows of jobs and history here: 45,000 where jobs begin
-(90 %), 43,000 in three batches (66 % of the same mix).
+    a job begins and ends in one batch     29 / 20   1,560
+    in two batches (wait, end)             41 / 46   2,700
+    in three (wait, lease, end)            49 / 58   3,220
 """
 
 from __future__ import annotations
@@ -48,6 +45,8 @@ ATTEMPTS_MAX = 3
 longer and give it again."""
 RECENT_MAX = 50_000
 """Open jobs whose folded values are kept, so that a log read in order seldom reads rows."""
+CLEARED_UP_AFTER = 10_000
+"""Jobs that were open and have ended; see `_clear_up`."""
 Answer = TypeVar("Answer")
 
 
@@ -86,6 +85,8 @@ class Projector:
         self._checkpoints = Checkpoints(dsn, topic=topic, schema=schema)
         self._channel = channel(schema)
         self._connection: Connection | None = None
+        self._ended = 0
+        """Jobs that left the open ones since these were cleared up."""
         self._standing: dict[int, _Standing] = {}
 
     def __enter__(self) -> Self:
@@ -190,15 +191,33 @@ class Projector:
             else:
                 recent.pop(job_id, None)
         self._standing[batch.partition] = _Standing(after, rows.at, recent, forgot_at)
+        self._clear_up(written.ended)
         return Applied(
             batch.partition,
             after.offset,
             rows.entries,
             rows.events,
-            written,
+            written.jobs,
             rows.misfits,
             jobs is None,
         )
+
+    def _clear_up(self, ended: int) -> None:
+        """Now and then, the room of jobs that are no longer open: 0.4 us a job. Left to Postgres,
+        once a minute, the table would become many times as large as what is in it."""
+        self._ended += ended
+        if self._ended < CLEARED_UP_AFTER:
+            return
+        self._ended = 0
+        connection = self._connected()
+        try:
+            connection.autocommit = True
+            connection.execute(statement("apply/clear_up"))
+            connection.autocommit = False
+        except BaseException as error:
+            self._disconnect()  # Or the next batch would not be one transaction.
+            if not isinstance(error, psycopg.Error):
+                raise
 
     def _gathered(
         self,

@@ -53,15 +53,15 @@ from projections.change_feed import (
     Place,
     changed_job,
     changes,
-    folded,
     history_event,
 )
-from projections.packing import Logical, unpack_groups, unpack_job, unpack_request
+from projections.packing import Logical, unpack_groups
 from projections.position_watch import PositionWatch
 from projections.projector import channel
 from projections.schema import SCHEMA, SILENCE_SECONDS, BoundedAsyncConnection, settings_of
 from projections.sql import statement
 from projections.storable import instant, storable
+from projections.unpacking import ROW_FIELDS, folded, stored_job
 from projections.writing import STATUSES
 
 Order = Literal["-created_at", "created_at", "priority"]
@@ -159,10 +159,9 @@ class Reads:
         values = {"ids": list(wanted), "even_erased": even_erased}
         rows = await self._rows("queries/stored", values)
         found = {}
-        for name, state, output, request, payload, partition, offset in rows:
+        for name, *row, partition, offset in rows:
             job_id = wanted[name]
-            asked = unpack_request(job_id, request, payload)
-            found[job_id] = Stored(unpack_job(asked, state, output), partition, offset)
+            found[job_id] = Stored(stored_job(job_id, *row), partition, offset)
         return found
 
     async def jobs(
@@ -183,7 +182,7 @@ class Reads:
             "skip": 0,
         }
         async with self._snapshot() as connection:
-            rows = await _fetch(connection, _list_name(where, order), values)
+            rows = await _fetch(connection, _list_name(order), values)
             positions = await _fetch(connection, "queries/positions", {})
         next_cursor = None
         if len(rows) > limit:
@@ -207,15 +206,14 @@ class Reads:
             "many": page_size,
             "skip": (page - 1) * page_size,
         }
-        kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
         async with self._snapshot() as connection:
-            rows = await _fetch(connection, _list_name(where, order), values)
+            rows = await _fetch(connection, _list_name(order), values)
             [(total,)] = await _fetch(
-                connection, f"queries/{kind}_count", conditions | {"many": EXACT_MAX + 1}
+                connection, "queries/jobs_count", conditions | {"many": EXACT_MAX + 1}
             )
             exact = total <= EXACT_MAX
             if not exact:
-                [(plan,)] = await _fetch(connection, f"queries/{kind}_estimate", conditions)
+                [(plan,)] = await _fetch(connection, "queries/jobs_estimate", conditions)
                 total = max(total, int(plan[0]["Plan"]["Plan Rows"]))
             positions = await _fetch(connection, "queries/positions", {})
         return JobsPage(_jobs(rows), page, page_size, total, exact, dict(positions))
@@ -232,6 +230,7 @@ class Reads:
         """Open jobs that a bulk cancel with this `where` would reach now."""
         values = _conditions(
             JobFilter(
+                statuses=tuple(sorted(_OPEN)),
                 queues=() if where.queue is None else (where.queue,),
                 types=where.types or (),
                 labels=where.labels or {},
@@ -262,7 +261,7 @@ class Reads:
             "many": limit,
         }
         rows = await self._rows("queries/removable", values)
-        return tuple(Removable(_bare(*row), due_at) for *row, due_at in rows)
+        return tuple(Removable(stored_job(*row), due_at) for *row, due_at in rows)
 
     async def owned(
         self, labels: Labels, until: Micros, *, after: str = "", limit: int = 500
@@ -274,7 +273,7 @@ class Reads:
             "after": after,
             "many": limit,
         }
-        return tuple(_bare(*row) for row in await self._rows("queries/owned", values))
+        return tuple(stored_job(*row) for row in await self._rows("queries/owned", values))
 
     async def referred(self, keys: Sequence[str]) -> frozenset[str]:
         """Of these objects those that some job refers to."""
@@ -512,7 +511,6 @@ async def _fetch(
 
 _PLANNED_EACH_TIME = (
     "queries/jobs_",
-    "queries/open_jobs_",
     "queries/count_matching",
     "queries/changes",
 )
@@ -520,15 +518,7 @@ _PLANNED_EACH_TIME = (
 
 # --- Rows to types -------------------------------------------------------------------------------
 def _jobs(rows: Iterable[tuple[Any, ...]]) -> tuple[Job, ...]:
-    return tuple(
-        unpack_job(unpack_request(job_id, request, payload), state, output)
-        for job_id, state, output, request, payload, *_ in rows
-    )
-
-
-def _bare(job_id: str, state: bytes, request: bytes) -> Job:
-    """Without payload and output."""
-    return unpack_job(unpack_request(job_id, request, None), state, None)
+    return tuple(stored_job(*row[:ROW_FIELDS]) for row in rows)
 
 
 async def _stored(
@@ -538,9 +528,8 @@ async def _stored(
     rows = await _fetch(connection, "queries/stored", values)
     if not rows:
         return None
-    _, state, output, request, payload, partition, offset = rows[0]
-    job = unpack_job(unpack_request(job_id, request, payload), state, output)
-    return Stored(job, partition, offset)
+    _, *row, partition, offset = rows[0]
+    return Stored(stored_job(job_id, *row), partition, offset)
 
 
 async def _history(
@@ -564,13 +553,8 @@ async def _history(
 
 
 # --- Filters and cursors -------------------------------------------------------------------------
-def _only_open(where: JobFilter) -> bool:
-    return bool(where.statuses) and _OPEN.issuperset(where.statuses)
-
-
-def _list_name(where: JobFilter, order: Order) -> LiteralString:
-    kind: LiteralString = "open_jobs" if _only_open(where) else "jobs"
-    return f"queries/{kind}_{_ORDERS[order]}"
+def _list_name(order: Order) -> LiteralString:
+    return f"queries/jobs_{_ORDERS[order]}"
 
 
 def _conditions(where: JobFilter) -> dict[str, Any]:
@@ -578,6 +562,8 @@ def _conditions(where: JobFilter) -> dict[str, Any]:
         "queues": _texts(where.queues),
         "types": _texts(where.types),
         "statuses": _texts(where.statuses),
+        "only_open": bool(where.statuses) and _OPEN.issuperset(where.statuses),
+        "only_ended": bool(where.statuses) and _TERMINAL.issuperset(where.statuses),
         "ended_badly": bool(where.statuses) and _BADLY.issuperset(where.statuses),
         "labels": _labels(where.labels) if where.labels else None,
         "scope": _text(where.scope),

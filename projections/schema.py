@@ -13,9 +13,11 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from msgspec import Struct
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.abc import PQGen
 from psycopg.waiting import Ready
+
+from projections.packing import StoredByAnotherVersion
 
 SCHEMA = "ledger"
 LOCK = 0x6C65_6467_6572_0001
@@ -150,7 +152,7 @@ def settings_of(schema: str, statement_seconds: float) -> sql.Composed:
 def migrate(dsn: str, *, schema: str = SCHEMA) -> tuple[str, ...]:
     """Applies what is missing, in one transaction; returns the names of what was applied.
 
-    Two at once wait for each other. Raises `MigrationsChanged`.
+    Two at once wait for each other. Raises `MigrationsChanged`, `StoredByAnotherVersion`.
     """
     known = migrations()
     with connect(dsn, schema=schema, statement_seconds=MIGRATE_SECONDS) as connection:
@@ -174,7 +176,10 @@ def apply_missing(
         raise MigrationsChanged(f"the database has {strange}, this version knows {sorted(names)}")
     missing = [migration for migration in known if migration.number not in applied]
     for migration in missing:
-        connection.execute(migration.statements.encode())
+        try:
+            connection.execute(migration.statements.encode())
+        except errors.RaiseException as error:
+            raise StoredByAnotherVersion(f"{migration.name}: {error}") from error
         connection.execute(
             "INSERT INTO schema_migrations (number, name) VALUES (%s, %s)",
             (migration.number, migration.name),

@@ -182,7 +182,9 @@ class Faults:
             await asyncio.sleep(self.chance.uniform(0, 2 * TERMINATE_SECONDS / TERMINATIONS))
 
     async def lock_table(self) -> None:
-        table = self.chance.choice(["jobs", "checkpoints", "job_events", "queues"])
+        table = self.chance.choice(
+            ["open_jobs", "ended_jobs", "checkpoints", "job_events", "queues"]
+        )
         seconds = self.chance.uniform(*LOCK_SECONDS)
         self._tell(f"lock the table {table} for {seconds:.1f} s")
         await asyncio.to_thread(

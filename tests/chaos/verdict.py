@@ -42,8 +42,7 @@ VERIFY_SECONDS = 300.0
 PATIENT = Bounds(connect_seconds=60.0, request_seconds=60.0, offsets_seconds=60.0)
 """A busy machine is no reason to have no verdict."""
 OPEN = """
-SELECT id, status, ready_at::text FROM ledger.jobs
-WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'expired') ORDER BY id
+SELECT id, status, ready_at::text FROM ledger.open_jobs ORDER BY id
 """
 
 

@@ -31,8 +31,15 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER fails BEFORE INSERT OR UPDATE ON ledger.jobs
+CREATE TRIGGER fails BEFORE INSERT OR UPDATE ON ledger.open_jobs
     FOR EACH ROW EXECUTE FUNCTION public.fails();
+CREATE TRIGGER fails BEFORE INSERT OR UPDATE ON ledger.ended_jobs
+    FOR EACH ROW EXECUTE FUNCTION public.fails();
+"""
+
+DROP = """
+DROP TRIGGER IF EXISTS fails ON ledger.open_jobs;
+DROP TRIGGER IF EXISTS fails ON ledger.ended_jobs;
 """
 
 
@@ -81,14 +88,14 @@ async def test_an_event_whose_row_is_refused_is_waited_for_in_sight_and_never_sk
             statuses = cluster.statuses()
             assert bad.job_id not in statuses, "nothing was skipped"
             assert not {*after} & statuses.keys(), "and nothing behind it was shown"
-            executed(cluster, "DROP TRIGGER fails ON ledger.jobs")
+            executed(cluster, DROP)
         await cluster.until_ended(*after)
     await cluster.until(
         lambda: report(url, "/readyz")[0] == 200, seconds=60, what="the worker is ready again"
     )
     assert cluster.statuses()[bad.job_id] == "pending"
     assert worker.alive
-    executed(cluster, "DROP TRIGGER IF EXISTS fails ON ledger.jobs")
+    executed(cluster, DROP)
     await sound_history(cluster)
 
 

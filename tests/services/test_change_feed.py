@@ -13,10 +13,11 @@ from ledger.domain.commands import Beat, HeldLease
 from ledger.domain.ids import JobId, RuntimeId, Session
 from ledger.domain.job import Job
 from projections.answers import HistoryEvent
-from projections.change_feed import ALL_OF_IT, Happened, Place, folded
+from projections.change_feed import ALL_OF_IT, Happened, Place
 from projections.projector import Projector
 from projections.reads import Reads, open_reads
 from projections.schema import connect, migrate
+from projections.unpacking import folded
 from tests.unit.projections.histories import QUEUES, Script, plain_job, random_history
 
 pytestmark = pytest.mark.services

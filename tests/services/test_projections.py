@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from random import Random
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -36,11 +37,13 @@ from ledger.domain.events import (
     JobRequested,
     Unknown,
 )
+from ledger.domain.evolve import begin
 from ledger.domain.ids import LEDGER_QUEUE, Fence, JobId, Micros, QueueName, RuntimeId, Session
 from ledger.domain.job import Job, Status, status
 from ledger.domain.steps import JOB_STATUSES
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
+from projections import projector as projector_module
 from projections.answers import JobFilter, position_text
 from projections.batches import Batch
 from projections.checkpoints import CheckpointLost, Checkpoints, Superseded
@@ -48,7 +51,14 @@ from projections.compare import compare
 from projections.packing import StoredByAnotherVersion
 from projections.projector import Projector
 from projections.reads import BadCursor, ReadsUnavailable, open_reads
-from projections.schema import MigrationsChanged, connect, migrate
+from projections.schema import (
+    MigrationsChanged,
+    apply_missing,
+    connect,
+    migrate,
+    migrations,
+)
+from projections.sql import statement
 from projections.storable import MARK
 from tests.unit.projections.histories import (
     QUEUES,
@@ -113,6 +123,18 @@ def test_a_database_of_a_later_version_is_refused(views: str) -> None:
         migrate(views)
 
 
+def test_rows_of_an_older_version_are_refused(dsn: str) -> None:
+    older = tuple(one for one in migrations() if one.number < 103)
+    with connect(dsn) as connection:
+        apply_missing(connection, "ledger", older)
+        connection.execute(
+            "INSERT INTO partitions (partition, application_name, layout) VALUES (0, 'a', 1)"
+        )
+    with pytest.raises(StoredByAnotherVersion, match="older version"):
+        migrate(dsn)
+    assert count(dsn, "jobs") == 0, "what was there is there"
+
+
 # --- Rows are the fold ---------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", range(6))
 def test_both_modes_write_the_same_rows(dsn: str, seed: int) -> None:
@@ -158,6 +180,68 @@ def test_values_that_do_not_fit_are_folded_instead(views: str, projector: Projec
     applied = projector.apply(replace(batch, jobs={job_id: wrong}))
     assert applied.folded
     assert count(views, "jobs") == 1
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_job_that_begins_twice_has_one_row(views: str, projector: Projector, ends: bool) -> None:
+    """Where its row lies among the ended jobs and is to be put among the open ones, or the other
+    way, no key is violated."""
+    script = Script()
+    job_id = script.submit() if ends else plain_job(script)
+    [batch] = script.batches()
+    projector.apply(batch)
+    asked = last_values(script)[job_id].request
+    before = len(script.items)
+    script.append((asked,))
+    *_, again = script.batches((before,))
+    lie = begin(asked, script.at)
+    if ends:
+        lie = replace(lie, end=Status.FAILED, finished_at=script.at)
+    applied = projector.apply(replace(again, jobs={job_id: lie}))
+    assert (applied.folded, applied.misfits) == (True, 1)
+    assert count(views, "jobs") == 1
+
+
+def test_the_room_of_ended_jobs_is_cleared_up(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AFTER", 2)
+    script = Script()
+    plain_job(script)
+    plain_job(script)
+    for batch in script.batches(range(len(script.items))):
+        projector.apply(batch)
+    projector.close()
+    with connect(views) as connection:
+        [(times,)] = connection.execute(
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+        ).fetchall()
+    assert times == 1
+
+
+def test_after_a_clearing_up_that_failed_a_batch_is_whole_or_not_there(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: LiteralString) -> LiteralString:
+        return "SELECT 1 / 0" if name == "apply/clear_up" else statement(name)
+
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AFTER", 1)
+    monkeypatch.setattr(projector_module, "statement", broken)
+    script = Script()
+    plain_job(script)
+    cut = len(script.items)
+    plain_job(script)
+    *batches, last = script.batches((*range(2, cut), cut))
+    for batch in batches:
+        projector.apply(batch)
+    monkeypatch.setattr(crash_points, "_name", "projector.before_commit")
+    monkeypatch.setattr(crash_points, "_left", 1)
+    monkeypatch.setattr(crash_points, "_raises", True)
+    with pytest.raises(CrashPointReached):
+        projector.apply(last)
+    assert count(views, "jobs") == 1
+    projector.apply(last)
+    assert count(views, "jobs") == 2
 
 
 # --- Checkpoints ---------------------------------------------------------------------------------

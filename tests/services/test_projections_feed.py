@@ -241,14 +241,14 @@ async def test_a_log_that_is_away_is_tried_again(views: str) -> None:
 async def test_rows_that_postgres_refuses_are_waited_for(views: str) -> None:
     script = random_history(Random(13), 30)
     with psycopg.connect(views) as connection:
-        connection.execute("ALTER TABLE ledger.jobs ADD CONSTRAINT nobody CHECK (id = '')")
+        connection.execute("ALTER TABLE ledger.job_events ADD CONSTRAINT nobody CHECK (born < 0)")
     log = MemoryLog(script)
     async with running(views, log) as feed:
         feed.follow(0)
         await until(lambda: "violates" in (feed.health()[0].error or ""), "it says so")
         assert feed.health()[0].offset == 0
         with psycopg.connect(views) as connection:
-            connection.execute("ALTER TABLE ledger.jobs DROP CONSTRAINT nobody")
+            connection.execute("ALTER TABLE ledger.job_events DROP CONSTRAINT nobody")
         await until(stands_at(feed, 0, script.offset), "caught up")
 
 
@@ -353,9 +353,9 @@ async def test_live_views_are_what_the_log_says(views: str) -> None:
     with psycopg.connect(views) as connection:
         connection.execute("UPDATE ledger.queues SET pending = pending + 1")
         connection.execute("DELETE FROM ledger.job_events WHERE first_seq > 1")
-        connection.execute("UPDATE ledger.jobs SET version = version + 1 WHERE status = 'failed'")
+        connection.execute("UPDATE ledger.ended_jobs SET version = version + 1")
     found = await verify(views, topic=TOPIC, source=log.source)
-    assert {difference.table for difference in found} == {"queues", "jobs", "job_events"}
+    assert {difference.table for difference in found} == {"queues", "ended_jobs", "job_events"}
     [stands] = status(views, {0: log.end(0)})
     assert (stands.offset, stands.behind) == (second.after, log.end(0) - second.after)
 
@@ -365,7 +365,7 @@ async def test_views_made_anew_take_the_place_of_broken_ones(views: str) -> None
     log = MemoryLog(script)
     await asyncio.to_thread(project, views, script)
     with psycopg.connect(views) as connection:
-        connection.execute("UPDATE ledger.jobs SET status = 'pending'")
+        connection.execute("UPDATE ledger.ended_jobs SET status = 'pending'")
     await rebuild_of(views, log).run()
     assert await verify(views, topic=TOPIC, source=log.source) == []
     async with open_reads(views) as reads:

@@ -1,2 +1,3 @@
-COPY job_events (first_seq, last_seq, partition, position, job_id, packed, request, payload)
-FROM STDIN (FORMAT BINARY)
+COPY job_events (
+    born, position, partition, first_seq, last_seq, job_id, packed, request, payload
+) FROM STDIN (FORMAT BINARY)

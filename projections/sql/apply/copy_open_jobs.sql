@@ -1,2 +1,5 @@
-COPY open_jobs (priority, queue_order, created_at, ready_at, id, queue, type, status, wanted)
-FROM STDIN (FORMAT BINARY)
+COPY open_jobs (
+    partition, priority, queue_order, created_at, ready_at, born, version,
+    id, queue, type, status, state, scope, labels, error_code, retried_from, schedule, started_at,
+    wanted, objects
+) FROM STDIN (FORMAT BINARY)

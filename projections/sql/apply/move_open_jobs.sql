@@ -1,4 +1,25 @@
-UPDATE open_jobs o
-SET status = s.status, queue_order = s.queue_order, ready_at = s.ready_at, wanted = s.wanted
-FROM staged_jobs s
-WHERE o.id = s.id AND s.finished_at IS NULL
+-- A row moves only if it stands where the staged one begins. What the counts of queues change by
+-- is read from the rows as they were: all stand in one snapshot.
+WITH moved AS (
+    UPDATE open_jobs o
+    SET queue_order = s.queue_order,
+        ready_at = s.ready_at,
+        started_at = s.started_at,
+        version = s.version,
+        status = s.status,
+        state = s.state,
+        error_code = s.error_code,
+        objects = s.objects,
+        wanted = s.wanted
+    FROM staged_jobs s
+    JOIN open_jobs before ON before.id = s.id
+    WHERE o.id = before.id AND s.finished_at IS NULL AND o.version = s.version - s.events
+    RETURNING o.born, o.id, o.queue, before.status AS old, s.status AS new, s.version, s.events,
+        s.packed
+),
+told AS (
+    INSERT INTO job_events (born, position, partition, first_seq, last_seq, job_id, packed)
+    SELECT born, %(position)s, %(partition)s, version - events + 1, version, id, packed
+    FROM moved
+)
+SELECT queue, old, new, count(*) FROM moved GROUP BY queue, old, new

@@ -1,4 +1,5 @@
-SELECT j.id, j.state, e.request
+SELECT j.id, j.state, NULL::bytea, e.request, NULL::bytea,
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun
 FROM jobs j
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 WHERE j.id = ANY(%(ids)s)

@@ -1,6 +1,5 @@
 SELECT count(*)
-FROM open_jobs o
-JOIN jobs j ON j.id = o.id
+FROM jobs j
 WHERE
         -- include: queries/matching
         AND j.status <> 'cancelling'

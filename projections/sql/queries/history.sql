@@ -1,5 +1,6 @@
-SELECT first_seq, packed
-FROM job_events
-WHERE job_id = %(id)s AND last_seq > %(after)s
-ORDER BY first_seq
+SELECT e.first_seq, e.packed
+FROM jobs j
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born
+WHERE j.id = %(id)s AND e.last_seq > %(after)s
+ORDER BY e.first_seq
 LIMIT %(many)s

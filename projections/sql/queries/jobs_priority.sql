@@ -1,12 +1,13 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
 -- Each queue has its own order in the index; the best of each are merged.
-SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
-    (extract(epoch FROM j.created_at) * 1000000)::bigint
+SELECT j.id, j.state, j.output, e.request, e.payload, 
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+    j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT best.*
     FROM queues q
     CROSS JOIN LATERAL (
-        SELECT j.id, j.state, j.output, j.priority, j.created_at
+        SELECT j.id, j.partition, j.born, j.state, j.output, j.priority, j.created_at
         FROM jobs j
         WHERE j.queue = q.name
             AND
@@ -23,5 +24,5 @@ FROM (
     ORDER BY best.priority, best.created_at, best.id
     LIMIT %(many)s OFFSET %(skip)s
 ) j
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 ORDER BY j.priority, j.created_at, j.id

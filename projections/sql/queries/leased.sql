@@ -1,6 +1,6 @@
-SELECT j.id, j.state, j.output, e.request, e.payload
-FROM open_jobs o
-JOIN jobs j ON j.id = o.id
-JOIN job_events e ON e.job_id = o.id AND e.first_seq = 1
-WHERE o.queue = %(queue)s AND o.status = ANY(%(statuses)s::text[])
+SELECT j.id, j.state, NULL::bytea, e.request, e.payload,
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun
+FROM open_jobs j
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
+WHERE j.queue = %(queue)s AND j.status = ANY(%(statuses)s::text[])
 LIMIT %(many)s

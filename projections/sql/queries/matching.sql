@@ -10,3 +10,5 @@
         AND (%(schedule)s::text IS NULL OR j.schedule = %(schedule)s)
         AND (%(created_from)s::timestamptz IS NULL OR j.created_at >= %(created_from)s)
         AND (%(created_to)s::timestamptz IS NULL OR j.created_at < %(created_to)s)
+        AND (NOT %(only_open)s OR j.finished_at IS NULL)
+        AND (NOT %(only_ended)s OR j.finished_at IS NOT NULL)

@@ -1,6 +1,7 @@
 -- Each pair of queue and type has its own order in the index; the best of each are merged.
-SELECT j.id, j.state, j.output, e.request, e.payload, j.priority,
-    (extract(epoch FROM j.created_at) * 1000000)::bigint
+SELECT j.id, j.state, NULL::bytea, e.request, e.payload,
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+    j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT best.id, best.priority, best.queue_order
     FROM unnest(%(queues)s::text[]) AS queue
@@ -26,6 +27,6 @@ FROM (
     ORDER BY 2, 3
     LIMIT %(many)s
 ) best
-JOIN jobs j ON j.id = best.id
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+JOIN open_jobs j ON j.id = best.id
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 ORDER BY best.priority, best.queue_order

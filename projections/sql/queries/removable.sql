@@ -1,7 +1,8 @@
 -- Erased ones too, as long as something of theirs is to be deleted.
-SELECT j.id, j.state, e.request, (extract(epoch FROM j.removable_at) * 1000000)::bigint
-FROM jobs j
-JOIN job_events e ON e.job_id = j.id AND e.first_seq = 1
+SELECT j.id, j.state, NULL::bytea, e.request, NULL::bytea,
+    CASE WHEN j.state IS NULL THEN e.packed END AS begun, (extract(epoch FROM j.removable_at) * 1000000)::bigint
+FROM ended_jobs j
+JOIN job_events e ON e.partition = j.partition AND e.born = j.born AND e.first_seq = 1
 WHERE j.removable_at <= %(before)s AND j.partition = ANY(%(partitions)s)
     AND (j.removable_at, j.id) > (%(after_at)s, %(after_id)s)
 ORDER BY j.removable_at, j.id

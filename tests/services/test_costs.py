@@ -1,0 +1,149 @@
+"""What the read models cost, counted: the same on any machine, however busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec import Raw
+
+from ledger.domain.commands import Report, ReportedResult, ReportedStart
+from ledger.domain.events import LeaseGranted
+from ledger.domain.ids import Session
+from projections.batches import Batch
+from projections.projector import Projector
+from projections.schema import connect, migrate
+from tests.unit.projections.histories import QUEUES, Script
+
+pytestmark = pytest.mark.services
+TOPIC = "ledger.events.v1"
+JOBS = 200
+"""That begin in a batch."""
+BATCHES = 4
+PAYLOAD = Raw(b'{"text":"' + b"x" * 189 + b'"}')
+"""200 bytes."""
+
+
+class Asked:
+    """Counts statements, copies and commits of all connections: each is a round trip."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.many = 0
+        for kind, name in (
+            (psycopg.Cursor, "execute"),
+            (psycopg.Cursor, "copy"),
+            (psycopg.Connection, "commit"),
+        ):
+            patch.setattr(kind, name, self._counted(getattr(kind, name)))
+
+    def _counted(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.many += 1
+            return ask(*args, **kwargs)
+
+        return counted
+
+
+@pytest.fixture
+def views(dsn: str) -> str:
+    migrate(dsn)
+    return dsn
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
+
+
+def batches(flushes: int, jobs: int) -> Iterator[Batch]:
+    """In each as many jobs begin and end; those of one batch come in so many flushes."""
+    script = Script()
+    granted: list[LeaseGranted] = []
+    done = 0
+    while True:
+        report(script, granted)
+        granted = script.grant(many=jobs) if flushes == 3 and script.partition.jobs else []
+        if flushes == 2:
+            report(script, script.grant(many=jobs))
+        for number in range(jobs):
+            script.submit(payload=PAYLOAD, labels={"user": str(number % 50)})
+        if flushes == 1:
+            report(script, script.grant(many=jobs))
+        *_, batch = script.batches((done,))
+        done = len(script.items)
+        yield batch
+
+
+def report(script: Script, granted: list[LeaseGranted]) -> None:
+    words: list[ReportedStart | ReportedResult] = []
+    for one in granted:
+        words += [
+            ReportedStart(one.job_id, one.fence),
+            ReportedResult(one.job_id, one.fence, output=Raw(b'{"ok":true}')),
+        ]
+    if words:
+        script.do(Report(granted[0].runtime_id, Session("s1"), QUEUES[0], tuple(words)))
+
+
+def wal(look: psycopg.Connection[Any]) -> int:
+    [(at,)] = look.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchall()
+    return int(at)
+
+
+def wal_of(views: str, flushes: int, jobs: int = JOBS) -> float:
+    """Bytes a job, of some batches after as many that brought the tables into use."""
+    made = batches(flushes, jobs)
+    with connect(views) as look, Projector(views, topic=TOPIC) as projector:
+        projector.cursor(0)
+        for _ in range(BATCHES):
+            projector.apply(next(made))
+        before = wal(look)
+        for _ in range(BATCHES):
+            assert not projector.apply(next(made)).folded
+        return (wal(look) - before) / (BATCHES * jobs)
+
+
+@pytest.mark.parametrize(("flushes", "most"), [(1, 1_700), (2, 2_850), (3, 3_400)])
+def test_a_job_costs_so_much_journal(views: str, flushes: int, most: int) -> None:
+    found = wal_of(views, flushes)
+    assert found < most
+
+
+@pytest.mark.parametrize(("flushes", "trips"), [(1, 8), (2, 10), (3, 11)])
+@pytest.mark.parametrize("jobs", [3, JOBS])
+def test_a_batch_takes_so_many_round_trips_however_many_jobs_it_is_of(
+    views: str, asked: Asked, flushes: int, trips: int, jobs: int
+) -> None:
+    made = batches(flushes, jobs)
+    with Projector(views, topic=TOPIC) as projector:
+        projector.cursor(0)
+        for _ in range(BATCHES):
+            projector.apply(next(made))
+        before = asked.many
+        projector.apply(next(made))
+        assert asked.many - before == trips
+
+
+def one(views: str, query: str) -> Any:
+    with psycopg.connect(views, autocommit=True) as connection:
+        connection.execute("SET search_path = ledger")
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_a_job_leaves_so_many_bytes(views: str) -> None:
+    wal_of(views, 1)
+    assert one(views, "SELECT max(pg_column_size(j.*)) FROM ended_jobs j") < 230
+    assert one(views, "SELECT max(pg_column_size(e.*)) FROM job_events e") < 800
+    assert one(views, "SELECT count(*) FROM ended_jobs WHERE state IS NOT NULL") == 0
+
+
+def test_open_jobs_move_without_touching_an_index(views: str) -> None:
+    wal_of(views, 3)
+    moved = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+    hot = "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+    assert one(views, moved) >= (2 * BATCHES - 1) * JOBS
+    assert one(views, hot) > 0.9 * one(views, moved)
