@@ -74,7 +74,10 @@ class OpenJobs(MutableMapping[JobId, Job]):
 
     def unpack(self, job_id: JobId) -> Job:
         """One that is about to be put in another state."""
-        job = self._held[job_id] = job_of(job_id, self._held[job_id])
+        held = self._held[job_id]
+        if type(held) is not Packed:
+            return held
+        job = self._held[job_id] = job_of(job_id, held)
         return job
 
     def __getitem__(self, job_id: JobId) -> Job:

@@ -34,7 +34,13 @@ class Lane:
         self._full_at = PLACES_MIN
 
     def add(self, place: Place, is_ready: IsReady) -> None:
-        if self._orders and place < (self._orders[-1], self._jobs[-1], self._steps[-1]):
+        orders = self._orders
+        # Most come behind all others, which their order alone says.
+        if (
+            orders
+            and place[0] <= orders[-1]
+            and place < (orders[-1], self._jobs[-1], self._steps[-1])
+        ):
             heappush(self._again, place)
         else:
             self._append(place)
