@@ -110,14 +110,13 @@ class OpenJobs(MutableMapping[JobId, Job]):
         # Equal instants are one integer: of a job, and of those that came in one turn.
         at = self._at = self._at if job.created_at == self._at else job.created_at
         ready_at = at if asked.ready_at == at else asked.ready_at
-        rest = _rest_of(asked)
+        fields = _rest_of(asked)
+        try:
+            rest = b"" if fields == _NO_REST else _encode(_Rest(*fields))
+        except (ValueError, OverflowError):
+            return  # No JSON holds what it says, so that no log does.
         self._held[job_id] = Packed(
-            self._terms_of(asked),
-            bytes(asked.payload),
-            at,
-            ready_at,
-            job.order,
-            b"" if rest == _NO_REST else _encode(_Rest(*rest)),
+            self._terms_of(asked), bytes(asked.payload), at, ready_at, job.order, rest
         )
 
     def _terms_of(self, asked: JobRequested) -> JobRequested:

@@ -191,7 +191,9 @@ class FolderStore:
         try:
             folder.mkdir(exist_ok=True)
         except FileExistsError:
-            raise NotADirectoryError(folder) from None
+            if folder.exists():
+                raise NotADirectoryError(folder) from None
+            raise FileNotFoundError(folder) from None  # It was there, and was folded away since.
         _folder_to_disk(folder.parent)
 
     def _remove(self, paths: Sequence[Path]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -156,6 +157,24 @@ async def test_objects_put_while_others_are_removed_from_the_same_folder_are_the
 
     await asyncio.gather(*(coming_and_going(number) for number in range(4)))
     ref = await put(store)
+    assert await store.get(ref) == CONTENT
+
+
+async def test_a_folder_that_goes_while_it_is_looked_at_is_made_anew(
+    store: FolderStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, seen = Path.mkdir, []
+
+    def gone_meanwhile(path: Path, *how: Any, **more: Any) -> None:
+        """What `mkdir` says where another one's folder was there, and is not any more."""
+        if path == root / "users" / "a" and not seen:
+            seen.append(path)
+            raise FileExistsError(path)
+        make(path, *how, **more)
+
+    monkeypatch.setattr(Path, "mkdir", gone_meanwhile)
+    ref = await put(store, key="users/a/tasks/t/1")
+    assert seen
     assert await store.get(ref) == CONTENT
 
 
