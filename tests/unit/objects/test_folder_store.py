@@ -163,7 +163,7 @@ async def test_objects_put_while_others_are_removed_from_the_same_folder_are_the
 async def test_a_folder_that_goes_while_it_is_looked_at_is_made_anew(
     store: FolderStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, seen = Path.mkdir, []
+    make, seen = Path.mkdir, list[Path]()
 
     def gone_meanwhile(path: Path, *how: Any, **more: Any) -> None:
         """What `mkdir` says where another one's folder was there, and is not any more."""
