@@ -154,6 +154,16 @@ class Partition:
         found = self.best(queue, types, 1, self.now)
         return found[0][0] if found else None
 
+    def may_give(self, queue: QueueName, at: Micros) -> bool:
+        """False: no step of that queue can be leased now. For who would else ask for each of many
+        runtimes."""
+        self.now = max(at, self.now)
+        self._admit(at)
+        known = self.queues.get(queue)
+        if known is None or known.paused is not None:
+            return False
+        return bool(known.limits) or known.ready.any()
+
     def best(
         self, queue: QueueName, types: tuple[str, ...], many: int, at: Micros
     ) -> list[tuple[Job, Step]]:

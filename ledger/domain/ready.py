@@ -105,6 +105,10 @@ class Ready:
             lane = lanes[priority] = Lane()
         lane.add(place, self._is_ready)
 
+    def any(self) -> bool:
+        """Whether a step of any type is ready."""
+        return any(self._trimmed(job_type) for job_type in list(self._lanes))
+
     def best(self, types: Iterable[str]) -> Iterator[Place]:
         """All ready steps among these types, the best first. They stay here, and nothing may be
         added while the iterator is in use."""

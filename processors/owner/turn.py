@@ -347,16 +347,20 @@ class Turn:
         """Give ready jobs to free slots: first to claims that wait, then to the emptiest runtime,
         a part of its room at a time so that few jobs spread over many runtimes."""
         for name in list(self.partition.queues):
+            if not self.partition.may_give(name, self.at):
+                continue
             for parked in self.offers.waiting(name, self.at):
                 if self.partition.next_ready(name, parked.claim.types) is not None:
                     self._fill(parked.asked, parked.claim)
             takers = self.offers.takers(name, self.at)
+            exhausted: set[tuple[str, ...]] = set()
             while takers:
-                takers = [taker for taker in takers if self._give(name, taker)]
+                takers = [taker for taker in takers if self._give(name, taker, exhausted)]
 
-    def _give(self, queue: QueueName, taker: Credit) -> bool:
+    def _give(self, queue: QueueName, taker: Credit, exhausted: set[tuple[str, ...]]) -> bool:
+        """Whether it would take more. `exhausted`: types of which nothing is left for anybody."""
         session = self.partition.queue(queue).sessions.get(taker.runtime_id)
-        if session is None or session.session != taker.session:
+        if session is None or session.session != taker.session or taker.types in exhausted:
             return False
         many = max(1, taker.free // 2)
         grants = runtimes.grants(
@@ -370,6 +374,7 @@ class Turn:
             after=max(session.number, taker.given),
         )
         if not grants:
+            exhausted.add(taker.types)
             return False
         self._append(tuple(grants), GRANT, OWNER)
         for grant in grants:

@@ -46,7 +46,8 @@ from ledger.domain.ids import (
     Session,
 )
 from ledger.domain.intakes import Missing
-from ledger.domain.job import Status, status
+from ledger.domain.job import Job, Status, Step, status
+from ledger.domain.partition import Partition
 from processors.owner.turn import REFUSAL_PERIOD_US, WORDS_MAX, Turn
 from tests.unit.owner.by_hand import QUEUE, Owner, events_of
 
@@ -378,3 +379,39 @@ def test_an_older_session_of_a_runtime_says_nothing_of_progress_not_even_for_lat
     [step] = owner.partition.jobs[job_id].steps
     assert step.progress is not None
     assert step.progress.percent == 10.0
+
+
+# --- What many runtimes that wait cost ------------------------------------------------------------
+def searches(patch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """For which types the best jobs are looked for."""
+    asked: list[tuple[str, ...]] = []
+    best = Partition.best
+
+    def counted(
+        partition: Partition, queue: QueueName, types: tuple[str, ...], many: int, at: Micros
+    ) -> list[tuple[Job, Step]]:
+        asked.append(types)
+        return best(partition, queue, types, many, at)
+
+    patch.setattr(Partition, "best", counted)
+    return asked
+
+
+def test_for_runtimes_that_wait_for_nothing_nobody_searches(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = searches(monkeypatch)
+    owner.does(*(beat(slots=10, runtime=f"r{number}") for number in range(300)))
+    owner.does(beat(2, slots=10))
+    assert asked == []
+
+
+def test_what_is_left_for_nobody_is_searched_for_once_a_turn(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of jobs whose type nobody serves, and once the last one of a type is given."""
+    owner.does(*(beat(slots=10, runtime=f"r{number}") for number in range(300)))
+    owner.submit(2)
+    asked = searches(monkeypatch)
+    owner.does(RequestJob(type="unheard_of"), beat(2, slots=10))
+    assert asked == [("sum",)]
