@@ -101,12 +101,13 @@ def held(kind: str, many: int, path: Path | None, counts: bool) -> dict[str, Any
     assert len(partition.jobs) == many
     if not counts:
         return {"resident": (_resident() - before) // many}
-    counted = tracemalloc.take_snapshot()
+    counted, total = tracemalloc.take_snapshot(), tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
     lines = {
         f"{Path(line.traceback[0].filename).name}:{line.traceback[0].lineno}": line.size // many
         for line in counted.statistics("lineno")[:LINES_MAX]
     }
-    return {"counted": tracemalloc.get_traced_memory()[0] // many, "lines": lines}
+    return {"counted": total // many, "lines": lines}
 
 
 def _resident() -> int:
