@@ -25,6 +25,9 @@ CREATE TEMPORARY TABLE staged_jobs (
     wanted text[],
     objects text[]
 ) ON COMMIT DELETE ROWS;
+-- Whichever of the two is looked through first: open jobs are cleared up when few are left, and the
+-- planner then takes them for few when they are many.
+CREATE INDEX staged_jobs_id ON staged_jobs (id);
 CREATE TEMPORARY TABLE staged_commands (
     partition integer,
     position bigint,
