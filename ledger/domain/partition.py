@@ -157,23 +157,17 @@ class Partition:
     def may_give(self, queue: QueueName, at: Micros) -> bool:
         """False: no step of that queue can be leased now. For who would else ask for each of many
         runtimes."""
-        self.now = max(at, self.now)
-        self._admit(at)
-        known = self.queues.get(queue)
-        if known is None or known.paused is not None:
-            return False
-        return bool(known.limits) or known.ready.any()
+        known = self._giving(queue, at)
+        return known is not None and (bool(known.limits) or known.ready.any())
 
     def best(
         self, queue: QueueName, types: tuple[str, ...], many: int, at: Micros
     ) -> list[tuple[Job, Step]]:
         """Up to `many` steps that may be leased now, best first, less those taken already. None of
         a queue that is paused."""
-        self.now = max(at, self.now)
-        self._admit(at)
-        known = self.queues.get(queue)
+        known = self._giving(queue, at)
         found: list[tuple[Job, Step]] = []
-        if known is None or many < 1 or known.paused is not None:
+        if known is None or many < 1:
             return found
         if known.limits:
             return self._best_under_limits(known, types, many)
@@ -189,6 +183,13 @@ class Partition:
             if len(found) == many:
                 break
         return found
+
+    def _giving(self, queue: QueueName, at: Micros) -> Queue | None:
+        """The queue, unless it is unknown or paused; jobs whose time has come have their places."""
+        self.now = max(at, self.now)
+        self._admit(at)
+        known = self.queues.get(queue)
+        return known if known is not None and known.paused is None else None
 
     def _best_under_limits(
         self, queue: Queue, types: tuple[str, ...], many: int

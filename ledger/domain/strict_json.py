@@ -73,7 +73,7 @@ def read(
         _check_depth(data, depth_max)
     if len(data) > keys_max * _KEY_BYTES_MIN:
         _check_keys(data, keys_max)
-    is_long = _LONG in data.translate(_DIGITS_TO_0)
+    is_long = may_hold_unsafe_integer(data)
     if not is_long and b"\\" not in data:
         try:
             value = _decode(data)
