@@ -54,7 +54,7 @@ PROGRAMS = (
     ),
     Program("projection", ("projection", "projection_at_once")),
     Program("replay", ("replay_one", "replay_two")),
-    Program("backlog", ("backlog", "backlog_live")),
+    Program("backlog", ("backlog", "backlog_rules")),
     Program("recovery", ("recovery",)),
     Program("memory", ("memory",)),
     Program("timers", ("timers",)),

@@ -28,6 +28,15 @@ def shares(stack: BenchStack, seconds: float) -> dict[str, float]:
     }
 
 
+def parked(stack: BenchStack, how: str, seconds: float) -> dict[str, float]:
+    runtimes = stack.parked(*QUEUES, count=RUNTIMES, how=how)
+    time.sleep(BEGIN_SECONDS)
+    found = shares(stack, seconds)
+    stack.end(runtimes)
+    progress(f"{RUNTIMES} runtimes, {how}: {found}")
+    return found
+
+
 def measure(full: bool) -> Iterator[Result]:
     seconds = SECONDS * 6 if full else SECONDS
     with bench_stack() as stack:
@@ -35,13 +44,11 @@ def measure(full: bool) -> Iterator[Result]:
         stack.api()
         one = stack.runtime("parked0", slots=10)
         time.sleep(BEGIN_SECONDS)
-        alone = shares(stack, seconds / 4)
+        alone = shares(stack, seconds / 2)
         progress(f"one runtime: {alone}")
         stack.end(one)
-        stack.parked(*QUEUES, count=RUNTIMES)
-        time.sleep(BEGIN_SECONDS)
-        found = shares(stack, seconds)
-        progress(f"{RUNTIMES} runtimes: {found}")
+        anyhow = parked(stack, "anyhow", seconds / 2)
+        found = parked(stack, "tidy", seconds)
     yield Result(
         "idle",
         "% of a core",
@@ -51,6 +58,7 @@ def measure(full: bool) -> Iterator[Result]:
         | {
             "without_runtimes_percent": alone["workers"] + alone["apis"],
             "one_runtime_percent": alone["runtimes"],
+            "beats_anyhow_percent": anyhow["workers"] + anyhow["apis"],
         },
     )
 

@@ -80,9 +80,9 @@ class BenchStack:
         words = ("benchmarks.noop_runtime", self.kafka, ",".join(queues), slots, name)
         return self._begin(self.runtimes, "runtime", *words)
 
-    def parked(self, *queues: str, count: int) -> subprocess.Popen[bytes]:
+    def parked(self, *queues: str, count: int, how: str) -> subprocess.Popen[bytes]:
         """So many runtimes that say they live, and are given nothing."""
-        words = ("benchmarks.parked_runtimes", self.kafka, ",".join(queues), count)
+        words = ("benchmarks.parked_runtimes", self.kafka, ",".join(queues), count, how)
         return self._begin(self.runtimes, "parked", *words)
 
     def _begin(

@@ -7,7 +7,7 @@ from collections import deque
 from math import inf
 
 from ledger.client.command_ids import new_session
-from ledger.domain.ids import Session
+from ledger.domain.ids import SECOND, Micros, Session
 from ledger.domain.runtimes import SILENT_PERIODS
 
 UNANSWERED_SECONDS = 1.0
@@ -16,6 +16,18 @@ QUIET_PERIODS = SILENT_PERIODS - 0.5
 """After so many periods without an appended beat the owner may count the session as ended."""
 ASKED_MAX = 2_000
 """Beats whose time of sending is remembered."""
+TIDY_PERIOD_SECONDS = 2.0
+"""From this on an idle session beats on whole seconds."""
+
+
+def nearest_second(instant: float, now: float, wall: Micros) -> float:
+    """The whole second of the wall clock that is nearest to an instant.
+
+    Idle runtimes beat then: their owner hears those of one second together, in one turn, which
+    costs it as much as fifty beats.
+    """
+    seconds = wall / SECOND + instant - now
+    return instant + round(seconds) - seconds
 
 
 class Numbers:

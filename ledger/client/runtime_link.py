@@ -16,6 +16,7 @@ from threading import Event, Thread
 
 import structlog
 
+from ledger.client.beats import TIDY_PERIOD_SECONDS, nearest_second
 from ledger.client.clock import monotonic, wall_clock
 from ledger.client.command_ids import new_command_id, new_session
 from ledger.client.held import Ending, Held, Order
@@ -252,8 +253,10 @@ class RuntimeLink:
             if self._leave_by is not None and (session.settled or now >= self._leave_by):
                 await self._send(outbox, partition, session, session.last_beat(now))
                 return
-            due = session.due_at()
-            pause = max(due, not_before) - now
+            due = says_at = session.due_at()
+            if session.is_idle and session.period >= TIDY_PERIOD_SECONDS:
+                says_at = nearest_second(due, now, wall_clock())
+            pause = max(says_at, not_before) - now
             if pause > 0:
                 self._waits_for[queue] = due if due > not_before else -inf
                 await woken(wake, min(pause, WATCH_SECONDS))

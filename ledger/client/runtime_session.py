@@ -102,6 +102,11 @@ class QueueSession:
     def holdings(self) -> list[Held]:
         return list(self._held.values())
 
+    @property
+    def is_idle(self) -> bool:
+        """It holds nothing, has nothing to say but that it lives, and its owner knows that."""
+        return not (self._held or self._urgent) and self.answered >= self.beat
+
     def due_at(self) -> float:
         """When `speak` has something to say."""
         if self._urgent:

@@ -25,12 +25,12 @@ class _Followed:
 
     __slots__ = ("arrived", "buffer", "error", "moved_at", "paused", "position")
 
-    def __init__(self, offset: int, now: float) -> None:
+    def __init__(self, offset: int, now: float, arrived: asyncio.Event) -> None:
         self.buffer: list[Record] = []
         self.position = offset
         self.paused = False
         self.error: LogError | None = None
-        self.arrived = asyncio.Event()
+        self.arrived = arrived
         self.moved_at = now
 
 
@@ -90,9 +90,13 @@ class Intake:
         """Why the whole intake stopped; the process should not go on."""
         return self._failure
 
-    def follow(self, partition: int, offset: int) -> None:
-        """Read `partition` from `offset` on; what was buffered of it is dropped."""
-        self._followed[partition] = _Followed(offset, _now())
+    def follow(self, partition: int, offset: int, arrived: asyncio.Event | None = None) -> None:
+        """Read `partition` from `offset` on; what was buffered of it is dropped. `arrived` may be
+        of several, for who waits for whichever comes first; see there."""
+        known = self._followed.get(partition)
+        if arrived is None:
+            arrived = asyncio.Event() if known is None else known.arrived
+        self._followed[partition] = _Followed(offset, _now(), arrived)
         self._assign()
 
     def unfollow(self, partition: int) -> None:

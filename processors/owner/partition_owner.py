@@ -39,6 +39,9 @@ TIMERS_MAX = 1_000
 BUSY_RECORDS = 16
 """A turn of so many records is followed by a pause, so that the next is a batch again."""
 BUSY_PAUSE_SECONDS = 0.005
+BEATS_PAUSE_SECONDS = 0.02
+"""After a turn in which runtimes said only that they live: others that beat at about that instant
+are heard in one turn, which costs as much as fifty beats."""
 FULL_RECORDS = 100
 """A turn of so many is a batch by itself."""
 UNRECORDED_MAX = 1_000
@@ -64,6 +67,8 @@ class PartitionOwner:
         self._active = asyncio.Event()
         self.leaving = asyncio.Event()
         """Set by `leave`: no further turn begins."""
+        self.woken = asyncio.Event()
+        """Something arrived that no turn has looked for yet, or there is no next turn."""
         self._term: Term | None = None
         self._office: TermOfOffice | None = None
         self.fenced = 0
@@ -89,6 +94,7 @@ class PartitionOwner:
         """`run` ends by itself, once what is under way stands and its effects are sent."""
         self.leaving.set()
         self._active.set()
+        self.woken.set()
 
     @property
     def holds_office(self) -> bool:
@@ -183,8 +189,8 @@ class PartitionOwner:
             folded=folded,
         )
         seams.feed.follow(self.number)
-        seams.commands.follow(self.number, partition.commands)
-        seams.requests.follow(self.number, partition.requests)
+        seams.commands.follow(self.number, partition.commands, self.woken)
+        seams.requests.follow(self.number, partition.requests, self.woken)
         self._office = TermOfOffice(self._seams, self, term, partition, folded)
         await self._office.serve()
 
@@ -247,6 +253,8 @@ class TermOfOffice:
         """Also one of `_tasks`."""
         self._settling: asyncio.Task[None] | None = None
         """The turn before: its append, its proof. The next one is decided meanwhile."""
+        self._heard_only_beats = False
+        """In the last turn, and they were no news."""
         self._opening: set[QueueName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         """Beside the turns; see `_look_after`."""
@@ -259,9 +267,11 @@ class TermOfOffice:
             while await self._owner.may_go_on():
                 busy = await self._turn()
                 await self._snapshot(idle=not busy)
-                if BUSY_RECORDS <= busy < FULL_RECORDS:
+                if self._heard_only_beats:
+                    await asyncio.sleep(BEATS_PAUSE_SECONDS)
+                elif BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
-                elif not busy:
+                elif not (busy and self._has_more()):
                     await self._settle()
                     await self._wait()
             await self._drain()
@@ -289,6 +299,7 @@ class TermOfOffice:
     async def _turn(self) -> int:
         """Read, decide, append, prove, release. How many records and timers it dealt with."""
         seams, number = self._seams, self._owner.number
+        self._owner.woken.clear()
         self._look_after()
         await self._ask_for_due()
         commands = await self.gaps.take("commands", COMMANDS_MAX)
@@ -303,6 +314,7 @@ class TermOfOffice:
         turn = self._new_turn()
         fired = self._decide(turn, read_commands, read_requests)
         turn.finish()
+        self._heard_only_beats = not turn.entries and turn.effects.are_answers_to_beats()
         if read_commands:
             self._note_inboxes(read_commands)
         self._count_unrecorded(turn)
@@ -500,22 +512,20 @@ class TermOfOffice:
             self._opening.discard(queue)
 
     # --- Waiting ---------------------------------------------------------------------------------
+    def _has_more(self) -> bool:
+        """Whether there is something to do at once."""
+        seams, number = self._seams, self._owner.number
+        return (
+            (seams.commands.buffered(number) > 0 and not self.gaps.in_commands)
+            or (seams.requests.buffered(number) > 0 and not self.gaps.in_requests)
+            or self._soonest_due() <= self._clock.running()
+        )
+
     async def _wait(self) -> None:
         """Until something arrives, or something falls due."""
-        number, leaving = self._owner.number, self._owner.leaving
-        events = [self._seams.commands.arrived(number), self._seams.requests.arrived(number)]
-        if any(event.is_set() for event in events):
-            for event in events:
-                event.clear()
-            return
-        waits = [asyncio.ensure_future(event.wait()) for event in (*events, leaving)]
-        try:
-            await asyncio.wait(waits, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        for event in events:
-            event.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience()):
+                await self._owner.woken.wait()
 
     def _patience(self) -> float:
         """Seconds until the next thing falls due, at most IDLE_SECONDS."""

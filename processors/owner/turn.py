@@ -113,6 +113,11 @@ class Effects:
             or self.confirmations
         )
 
+    def are_answers_to_beats(self) -> bool:
+        """And nothing else."""
+        others = (self.replies, self.cancels, self.assignments, self.resend, self.parts)
+        return bool(self.beats) and not (any(others) or self.confirmations)
+
 
 class Turn:
     """Decides on `partition`, which runs ahead of the log: if the append fails, drop it."""

@@ -539,3 +539,20 @@ def test_offers_are_outstanding_until_less_was_answered(world: World) -> None:
     assert world.session.outstanding == 9
     world.answer()
     assert world.session.outstanding == 2
+
+
+def test_a_session_is_idle_once_its_beat_is_answered_and_it_holds_nothing(world: World) -> None:
+    assert world.session.is_idle
+    world.speak()
+    assert not world.session.is_idle
+    world.answer()
+    assert world.session.is_idle
+    [held] = world.assign(1)
+    world.speak()
+    world.answer()
+    assert not world.session.is_idle
+    world.finish(held)
+    world.speak()
+    assert not world.session.is_idle
+    world.answer()
+    assert world.session.is_idle

@@ -7,7 +7,7 @@ from ledger.domain.events import LeaseReleased
 from ledger.domain.ids import SECOND, RuntimeId
 from processors.owner.credit import LISTED_US
 from tests.unit.owner.by_hand import QUEUE
-from tests.unit.owner.test_idle import World
+from tests.unit.owner.office import World
 
 
 def released(world: World) -> int:

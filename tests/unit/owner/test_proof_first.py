@@ -12,7 +12,7 @@ from ledger.domain.entries import Entry, Proven
 from ledger.domain.ids import CommandId, Micros
 from ledger.log.errors import OutcomeUnknown
 from processors.owner.partition_owner import Decided
-from tests.unit.owner.test_idle import World
+from tests.unit.owner.office import World
 
 
 class Slow(World):

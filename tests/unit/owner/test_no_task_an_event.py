@@ -1,0 +1,129 @@
+"""Owners and projectors make tasks and futures for batches, never for what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ledger.domain.commands import Beat, RequestJob
+from ledger.domain.entries import Proven
+from ledger.domain.events import LeaseGranted
+from ledger.domain.ids import QueueName, RuntimeId, Session
+from ledger.log.effective import START, Cursor, Effective
+from ledger.log.partitions import INBOX_PARTITIONS, partition_of
+from projections.batches import Applied, Batch
+from projections.feed import ProjectorFeed
+from tests.unit.owner.office import NOON, World
+from tests.unit.projections.histories import Script
+
+QUEUE = QueueName("default")
+FEW, MANY = 20, 400
+"""Commands that one turn reads."""
+
+
+class Counted:
+    """Tasks and futures of the running loop, from here on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.tasks = 0
+        self.futures = 0
+        loop = asyncio.get_running_loop()
+        create = loop.create_future
+
+        def task(its: Any, work: Any, **words: Any) -> asyncio.Task[Any]:
+            self.tasks += 1
+            return asyncio.Task(work, loop=its, **words)
+
+        def future() -> asyncio.Future[Any]:
+            self.futures += 1
+            return create()
+
+        patch.setattr(loop, "create_future", future)
+        before = loop.get_task_factory()
+        loop.set_task_factory(task)
+        self.end: Callable[[], None] = lambda: loop.set_task_factory(before)
+
+
+async def made_by_an_owner(patch: pytest.MonkeyPatch, many: int) -> tuple[int, int]:
+    """Tasks and futures of a turn that reads so many requests and gives them to a runtime."""
+    world = World()
+    world.office._release.inboxes.add(QUEUE)
+    beat = Beat(RuntimeId("r"), Session("s"), QUEUE, 1, ("sum",), slots=many)
+    world.arrive(beat, *(RequestJob(type="sum", payload=Raw(b"1")) for _ in range(many)))
+    counted = Counted(patch)
+    await world.turn()
+    await world.office._drain()
+    counted.end()
+    patch.undo()
+    granted = [e for entry in world.appended for e in entry.events if type(e) is LeaseGranted]
+    assert len(granted) == many
+    assert ("i", partition_of("r", INBOX_PARTITIONS)) in world.told
+    return counted.tasks, counted.futures
+
+
+async def test_a_turn_of_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = await made_by_an_owner(monkeypatch, FEW)
+    many = await made_by_an_owner(monkeypatch, MANY)
+    assert many == few
+
+
+class Views:
+    """Takes whatever is next."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.events = 0
+        self.done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def cursor(self, partition: int) -> Cursor:
+        return replace(START, offset=self.offset)
+
+    def apply(self, batch: Batch) -> Applied:
+        events = sum(len(i.entry.events) for i in batch.items if isinstance(i, Proven))
+        self.events += events
+        self.offset = batch.after
+        self._loop.call_soon_threadsafe(self.done.set)
+        return Applied(batch.partition, batch.after, len(batch.items), events, 0, 0, False)
+
+    def close(self) -> None:
+        pass
+
+
+async def nothing(
+    partition: int, cursor: Cursor, *, until: int | None = None
+) -> AsyncGenerator[list[Effective]]:
+    await asyncio.Event().wait()
+    yield []
+
+
+async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int, int]:
+    """Tasks and futures of a feed that is offered so many jobs at once, until all are applied."""
+    script = Script()
+    for _ in range(many):
+        script.submit()
+    [batch] = script.batches((0,))
+    views, stop = Views(), asyncio.Event()
+    feed = ProjectorFeed(views, nothing, now=lambda: NOON)
+    counted = Counted(patch)
+    feed.follow(0)
+    feed.offer(0, 0, batch.items, batch.jobs)
+    running = asyncio.get_running_loop().create_task(feed.run(stop))
+    await views.done.wait()
+    stop.set()
+    await running
+    counted.end()
+    patch.undo()
+    assert views.events >= many
+    return counted.tasks, counted.futures
+
+
+async def test_a_batch_of_a_projector(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = await made_by_a_projector(monkeypatch, FEW)
+    many = await made_by_a_projector(monkeypatch, MANY)
+    assert many == few
