@@ -186,9 +186,9 @@ class Tee:
     def __init__(self, *feeds: Feed) -> None:
         self._feeds = feeds
 
-    def follow(self, partition: int) -> None:
+    def follow(self, partition: int, offset: int | None = None) -> None:
         for feed in self._feeds:
-            feed.follow(partition)
+            feed.follow(partition, offset)
 
     def offer(
         self,

@@ -99,7 +99,8 @@ class RatesFeed:
         """Where batches go. At most BATCHES_MAX are under way."""
         self._send = send
 
-    def follow(self, partition: int) -> None:
+    def follow(self, partition: int, offset: int | None = None) -> None:
+        """`offset` is no use: where it has counted to is asked first."""
         if partition not in self._followers:
             self._generation += 1
             self._followers[partition] = _Follower(self._generation)

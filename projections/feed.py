@@ -91,6 +91,8 @@ class _Followed:
         """The checkpoint as last seen; None: to be asked for."""
         self.fed = False
         """Whether the owner's items are the source, so that silence means that there are none."""
+        self.owner_at: int | None = None
+        """Where what the owner offers next begins; None: unknown, or no owner is here."""
         self.offered: deque[Batch] = deque()
         """Without gaps, each continuing the one before."""
         self.offered_events = 0
@@ -108,6 +110,7 @@ class _Followed:
         """Whether it is kept. What it does not continue is dropped, and so is all when there is no
         room; the log has it."""
         events = _events_in(batch.items)
+        self.owner_at = batch.after
         if self.offered and self.offered[-1].after != batch.before:
             self.drop_offered()
         if self.offered_events + events > events_max:
@@ -139,6 +142,11 @@ class _Followed:
     def is_continued(self) -> bool:
         """Whether what is offered goes on where the checkpoint stands."""
         return bool(self.offered) and self.offered[0].before == self.offset
+
+    def needs_no_log(self) -> bool:
+        """What is offered, or will be, goes on where the checkpoint stands."""
+        at = self.offered[0].before if self.offered else self.owner_at
+        return self.offset is not None and self.offset == at
 
     def next_batch(self) -> Batch | None:
         if self.offset is None:
@@ -187,11 +195,12 @@ class ProjectorFeed:
         self._incurable: Exception | None = None
 
     # --- For the owner ---------------------------------------------------------------------------
-    def follow(self, partition: int) -> None:
-        """Keep this partition's views up to date, from the log until something is offered that
-        continues its checkpoint. Again: no news."""
+    def follow(self, partition: int, offset: int | None = None) -> None:
+        """Keep this partition's views up to date, from the log until they have reached what is
+        offered. `offset`: where that will begin; None: whoever offers will tell. Again: no news."""
         if partition not in self._followed:
-            self._followed[partition] = _Followed(partition)
+            followed = self._followed[partition] = _Followed(partition)
+            followed.owner_at = offset
             self._work.set()
 
     def offer(
@@ -304,9 +313,9 @@ class ProjectorFeed:
 
     async def _advance(self, followed: _Followed) -> int:
         """Applies one batch, if there is one; returns how many entries it had."""
-        if not followed.is_continued() and not followed.fed and followed.tail is None:
+        if not followed.needs_no_log() and not followed.fed and followed.tail is None:
             await self._resume(followed)
-        if followed.is_continued() and not followed.fed:
+        if followed.needs_no_log() and not followed.fed:
             self._stop_tail(followed)
             followed.fed = True
         elif followed.offered and not followed.is_continued():
@@ -328,7 +337,8 @@ class ProjectorFeed:
                 offset=applied.offset,
                 count=applied.misfits,
             )
-        if followed.next_batch() is not None:
+        is_over = followed.tail is not None and followed.needs_no_log()
+        if is_over or followed.next_batch() is not None:
             self._work.set()
         return applied.entries
 
@@ -348,7 +358,7 @@ class ProjectorFeed:
         cursor = await self._in_thread(lambda: self._projector.cursor(followed.partition))
         followed.read.clear()
         followed.move(cursor.offset)
-        if not followed.is_continued() and self._followed.get(followed.partition) is followed:
+        if not followed.needs_no_log() and self._followed.get(followed.partition) is followed:
             tail = asyncio.create_task(self._read_log(followed, cursor))
             followed.tail = tail
             self._tails.add(tail)

@@ -188,7 +188,7 @@ class PartitionOwner:
             open_jobs=len(partition.jobs),
             folded=folded,
         )
-        seams.feed.follow(self.number)
+        seams.feed.follow(self.number, term.cursor.offset)
         seams.commands.follow(self.number, partition.commands, self.woken)
         seams.requests.follow(self.number, partition.requests, self.woken)
         self._office = TermOfOffice(self._seams, self, term, partition, folded)

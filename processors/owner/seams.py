@@ -23,7 +23,9 @@ from processors.owner.snapshots import Snapshots
 class Feed(Protocol):
     """Takes proven entries with the jobs as they left them: the projector, in this process."""
 
-    def follow(self, partition: int) -> None: ...
+    def follow(self, partition: int, offset: int | None = None) -> None:
+        """`offset`: where what will be offered begins."""
+        ...
 
     def offer(
         self,
@@ -41,7 +43,7 @@ class Feed(Protocol):
 class NoFeed:
     """Where no projector lives in this process: it reads the log elsewhere."""
 
-    def follow(self, partition: int) -> None:
+    def follow(self, partition: int, offset: int | None = None) -> None:
         pass
 
     def offer(

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Raw
-from msgspec.structs import replace
 
 from ledger.domain.commands import Beat, RequestJob
-from ledger.domain.entries import Proven
 from ledger.domain.events import LeaseGranted
 from ledger.domain.ids import QueueName, RuntimeId, Session
-from ledger.log.effective import START, Cursor, Effective
 from ledger.log.partitions import INBOX_PARTITIONS, partition_of
-from projections.batches import Applied, Batch
 from projections.feed import ProjectorFeed
 from tests.unit.owner.office import NOON, World
 from tests.unit.projections.histories import Script
+from tests.unit.projections.recorded_views import LogOf, Views
 
 QUEUE = QueueName("default")
 FEW, MANY = 20, 400
@@ -72,36 +69,6 @@ async def test_a_turn_of_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert many == few
 
 
-class Views:
-    """Takes whatever is next."""
-
-    def __init__(self) -> None:
-        self.offset = 0
-        self.events = 0
-        self.done = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def cursor(self, partition: int) -> Cursor:
-        return replace(START, offset=self.offset)
-
-    def apply(self, batch: Batch) -> Applied:
-        events = sum(len(i.entry.events) for i in batch.items if isinstance(i, Proven))
-        self.events += events
-        self.offset = batch.after
-        self._loop.call_soon_threadsafe(self.done.set)
-        return Applied(batch.partition, batch.after, len(batch.items), events, 0, 0, False)
-
-    def close(self) -> None:
-        pass
-
-
-async def nothing(
-    partition: int, cursor: Cursor, *, until: int | None = None
-) -> AsyncGenerator[list[Effective]]:
-    await asyncio.Event().wait()
-    yield []
-
-
 async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int, int]:
     """Tasks and futures of a feed that is offered so many jobs at once, until all are applied."""
     script = Script()
@@ -109,12 +76,12 @@ async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int
         script.submit()
     [batch] = script.batches((0,))
     views, stop = Views(), asyncio.Event()
-    feed = ProjectorFeed(views, nothing, now=lambda: NOON)
+    feed = ProjectorFeed(views, LogOf([]).read, now=lambda: NOON)
     counted = Counted(patch)
     feed.follow(0)
     feed.offer(0, 0, batch.items, batch.jobs)
     running = asyncio.get_running_loop().create_task(feed.run(stop))
-    await views.done.wait()
+    await views.reached(batch.after)
     stop.set()
     await running
     counted.end()
