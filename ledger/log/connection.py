@@ -30,7 +30,7 @@ class Bounds:
     offsets_seconds: float = 5.0
     admin_seconds: float = 30.0
     close_seconds: float = 2.0
-    poll_seconds: float = 0.1
+    poll_seconds: float = 0.5
     """One wait for records; also how soon a position that only control records moved is seen."""
     fetch_seconds: float = 0.2
     """How long the broker holds a fetch back that finds nothing; a partition that is followed or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError
@@ -13,11 +14,13 @@ from ledger.log.connection import Connection
 from ledger.log.consumers import log_consumer, stop
 from ledger.log.crash_points import reach
 from ledger.log.errors import LogError, LogUnavailable, OffsetOutOfRange, ReaderStuck
+from ledger.log.headers import text_header
 from ledger.log.offsets import Isolation, Offsets
 from ledger.log.records import Record
 
 BUFFERED_MAX = 5_000
 """Records of one partition; one fetch more may come on top."""
+PATIENCE_SECONDS = 0.02
 
 
 class _Followed:
@@ -49,11 +52,15 @@ class Intake:
         *,
         isolation: Isolation,
         buffered_max: int = BUFFERED_MAX,
+        patient: str = "",
     ) -> None:
+        """`patient`: a type of records that may wait a little for others, because many come at
+        about the same time and each fetch costs as much as many of them."""
         self._connection = connection
         self._topic = topic
         self._isolation: Isolation = isolation
         self._buffered_max = buffered_max
+        self._patient = patient
         self._offsets = Offsets(connection, isolation)
         self._consumer: Any = None
         self._followed: dict[int, _Followed] = {}
@@ -129,6 +136,10 @@ class Intake:
         """How many records have come and were not taken."""
         return len(self._followed[partition].buffer)
 
+    def holds_only(self, partition: int, record_type: str) -> bool:
+        """Whether all that has come and was not taken is of this type."""
+        return _is_of_type(self._followed[partition].buffer, record_type)
+
     def arrived(self, partition: int) -> asyncio.Event:
         """Set when records, a new position or an error came; the taker clears it."""
         return self._followed[partition].arrived
@@ -179,7 +190,10 @@ class Intake:
                     followed.buffer += records
             await self._note_positions(consumer)
             # What is there already is handed out without a pause; others must live too.
-            await asyncio.sleep(0)
+            await asyncio.sleep(PATIENCE_SECONDS if self._is_patient(found.values()) else 0)
+
+    def _is_patient(self, found: Collection[Sequence[Record]]) -> bool:
+        return bool(found) and all(_is_of_type(records, self._patient) for records in found)
 
     async def _note_positions(self, consumer: Any) -> None:
         """Also of partitions where only control records or aborted transactions passed by."""
@@ -252,3 +266,7 @@ class Intake:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _is_of_type(records: Sequence[Record], record_type: str) -> bool:
+    return all(text_header(record.headers, "ce_type") == record_type for record in records)

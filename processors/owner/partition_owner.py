@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from ledger.domain.commands import Report
+from ledger.domain.commands import Beat, Report
 from ledger.domain.entries import Proven
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName
 from ledger.domain.job import Job
@@ -39,9 +39,8 @@ TIMERS_MAX = 1_000
 BUSY_RECORDS = 16
 """A turn of so many records is followed by a pause, so that the next is a batch again."""
 BUSY_PAUSE_SECONDS = 0.005
-BEATS_PAUSE_SECONDS = 0.02
-"""After a turn in which runtimes said only that they live: others that beat at about that instant
-are heard in one turn, which costs as much as fifty beats."""
+REST_SECONDS = 0.2
+"""How long beats of the idle wait for each other: a turn costs as much as fifty of them."""
 FULL_RECORDS = 100
 """A turn of so many is a batch by itself."""
 UNRECORDED_MAX = 1_000
@@ -253,8 +252,9 @@ class TermOfOffice:
         """Also one of `_tasks`."""
         self._settling: asyncio.Task[None] | None = None
         """The turn before: its append, its proof. The next one is decided meanwhile."""
-        self._heard_only_beats = False
-        """In the last turn, and they were no news."""
+        self._is_resting = False
+        """When last anything came, runtimes said only that they live, and there was nothing to give
+        them."""
         self._opening: set[QueueName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         """Beside the turns; see `_look_after`."""
@@ -267,13 +267,13 @@ class TermOfOffice:
             while await self._owner.may_go_on():
                 busy = await self._turn()
                 await self._snapshot(idle=not busy)
-                if self._heard_only_beats:
-                    await asyncio.sleep(BEATS_PAUSE_SECONDS)
-                elif BUSY_RECORDS <= busy < FULL_RECORDS:
+                if BUSY_RECORDS <= busy < FULL_RECORDS:
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 elif not (busy and self._has_more()):
                     await self._settle()
                     await self._wait()
+                    if self._is_resting and self._owner.woken.is_set():
+                        await self._wait_for_other_beats()
             await self._drain()
         finally:
             under_way = self._tasks | ({self._settling} if self._settling is not None else set())
@@ -314,7 +314,8 @@ class TermOfOffice:
         turn = self._new_turn()
         fired = self._decide(turn, read_commands, read_requests)
         turn.finish()
-        self._heard_only_beats = not turn.entries and turn.effects.are_answers_to_beats()
+        if commands or requests or turn.entries:
+            self._is_resting = self._found_nothing_to_do(turn)
         if read_commands:
             self._note_inboxes(read_commands)
         self._count_unrecorded(turn)
@@ -376,6 +377,12 @@ class TermOfOffice:
             suppressed=self._suppressed,
             bulk_todo=self._bulk_todo,
         )
+
+    def _found_nothing_to_do(self, turn: Turn) -> bool:
+        """It heard that the idle are alive, and has nothing to give them."""
+        if turn.entries or not turn.effects.are_answers_to_the_idle():
+            return False
+        return not any(self._partition.may_give(name, turn.at) for name in self._partition.queues)
 
     def _decide(self, turn: Turn, commands: Read, requests: Read) -> int:
         decide_inputs(turn, commands, requests)
@@ -514,18 +521,31 @@ class TermOfOffice:
     # --- Waiting ---------------------------------------------------------------------------------
     def _has_more(self) -> bool:
         """Whether there is something to do at once."""
+        return self._has_news() or self._soonest_due() <= self._clock.running()
+
+    def _has_news(self) -> bool:
+        """Something has arrived that is more than a sign of life of the idle."""
         seams, number = self._seams, self._owner.number
-        return (
-            (seams.commands.buffered(number) > 0 and not self.gaps.in_commands)
-            or (seams.requests.buffered(number) > 0 and not self.gaps.in_requests)
-            or self._soonest_due() <= self._clock.running()
-        )
+        if seams.requests.buffered(number) and not self.gaps.in_requests:
+            return True
+        if not seams.commands.buffered(number) or self.gaps.in_commands:
+            return False
+        return not (self._is_resting and seams.commands.holds_only(number, Beat.TYPE))
 
     async def _wait(self) -> None:
         """Until something arrives, or something falls due."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience()):
                 await self._owner.woken.wait()
+
+    async def _wait_for_other_beats(self) -> None:
+        """Unless anything else has arrived, or arrives, or something falls due."""
+        owner = self._owner
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(REST_SECONDS, self._patience())):
+                while not (owner.leaving.is_set() or self._has_news()):
+                    owner.woken.clear()
+                    await owner.woken.wait()
 
     def _patience(self) -> float:
         """Seconds until the next thing falls due, at most IDLE_SECONDS."""

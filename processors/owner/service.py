@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from ledger.domain.commands import Beat
 from ledger.domain.ids import Micros
 from ledger.domain.partition import Bounds
 from ledger.log.admin import Admin
@@ -112,7 +113,9 @@ class OwnerService:
         connection, topics = settings.connection, settings.topics
         outbox = Outbox(connection)
         offsets = Offsets(connection)
-        commands = Intake(connection, topics.commands, isolation="read_uncommitted")
+        commands = Intake(
+            connection, topics.commands, isolation="read_uncommitted", patient=Beat.TYPE
+        )
         requests = Intake(connection, topics.requests, isolation="read_committed")
         for client in (outbox, offsets, commands, requests):
             await client.start()

@@ -113,10 +113,14 @@ class Effects:
             or self.confirmations
         )
 
-    def are_answers_to_beats(self) -> bool:
-        """And nothing else."""
+    def are_answers_to_the_idle(self) -> bool:
+        """To beats of runtimes that hold nothing, and nothing else."""
         others = (self.replies, self.cancels, self.assignments, self.resend, self.parts)
-        return bool(self.beats) and not (any(others) or self.confirmations)
+        return (
+            bool(self.beats)
+            and not (any(others) or self.confirmations)
+            and all(heard.beat.slots and not heard.beat.leases for heard in self.beats)
+        )
 
 
 class Turn:

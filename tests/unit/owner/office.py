@@ -14,6 +14,7 @@ from ledger.domain.ids import SECOND, CommandId, Micros
 from ledger.domain.partition import Partition
 from ledger.log.command_codec import command_record
 from ledger.log.errors import OffsetOutOfRange
+from ledger.log.headers import text_header
 from ledger.log.records import ReadHeader, Record
 from ledger.log.term import Term
 from processors.owner.partition_owner import PartitionOwner, TermOfOffice
@@ -73,6 +74,7 @@ class World:
                 position=lambda _: self.position,
                 follow=lambda *_: None,
                 buffered=lambda _: len(self.commands),
+                holds_only=self._holds_only,
             ),
             requests=SimpleNamespace(
                 take=self._take_requests,
@@ -120,6 +122,9 @@ class World:
         self.looks += 1
         taken, self.commands = self.commands, []
         return taken
+
+    def _holds_only(self, _: int, record_type: str) -> bool:
+        return all(text_header(each.headers, "ce_type") == record_type for each in self.commands)
 
     def _take_requests(self, *_: Any) -> list[Any]:
         taken, self.requests = self.requests, []

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ledger.domain.commands import Beat, RequestJob
+from ledger.domain.commands import Beat, CancelJob, Command, HeldLease, RequestJob
 from ledger.domain.entries import Entry
 from ledger.domain.events import CommandsConsumed, RuntimeEnded, RuntimeStarted
-from ledger.domain.ids import SECOND, Micros, QueueName, RuntimeId, Session
+from ledger.domain.ids import SECOND, Fence, Micros, QueueName, RuntimeId, Session, new_job_id
 from ledger.domain.intakes import Missing
+from processors.owner import partition_owner
+from processors.owner.partition_owner import NEVER
 from tests.support.builders import requested
 from tests.support.given import at_its_time
 from tests.unit.owner.office import NOON, World
 
 BEAT = Beat(RuntimeId("r"), Session("s"), QueueName("default"), 1, ("sum",), period_seconds=3600.0)
+IDLE = replace(BEAT, slots=1)
+HELD = (HeldLease(new_job_id(QueueName("default"), NOON, b"none"), Fence(1)),)
 
 
 async def test_while_the_broker_confirms_no_time_it_waits_and_does_not_spin() -> None:
@@ -58,13 +63,56 @@ async def test_what_arrives_is_looked_for_once() -> None:
     assert world.looks <= 1 + 3
 
 
-async def test_beats_that_come_one_after_another_share_their_turns() -> None:
+@pytest.fixture
+def resting(monkeypatch: pytest.MonkeyPatch) -> World:
+    """An owner that heard of an idle runtime, and whose rests have no end of their own."""
+    monkeypatch.setattr(partition_owner, "REST_SECONDS", 3600.0)
+    monkeypatch.setattr(partition_owner, "IDLE_SECONDS", 3600.0)
     world = World()
-    world.reads(BEAT)
-    serving = asyncio.create_task(world.office.serve())
-    for beat in range(2, 200):
-        world.arrive(replace(BEAT, beat=beat))
+    world.office._silence_at = NEVER
+    world.reads(IDLE)
+    return world
+
+
+async def test_beats_of_the_idle_wait_for_each_other(resting: World) -> None:
+    serving = asyncio.create_task(resting.office.serve())
+    for beat in range(2, 50):
+        resting.arrive(replace(IDLE, beat=beat))
         await asyncio.sleep(0)
-    world.owner.leave()
+    assert resting.looks < 5
+    resting.owner.leave()
     await serving
-    assert world.looks < 20
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RequestJob(type="other", payload=Raw(b"1")),
+        CancelJob(new_job_id(QueueName("default"), NOON, b"none")),
+    ],
+)
+async def test_nothing_else_waits_for_beats(resting: World, other: Command) -> None:
+    serving = asyncio.create_task(resting.office.serve())
+    for beat in range(2, 10):
+        resting.arrive(replace(IDLE, beat=beat))
+        await asyncio.sleep(0)
+    resting.arrive(other)
+    async with asyncio.timeout(60):
+        await resting.stands.wait()
+    resting.owner.leave()
+    await serving
+
+
+@pytest.mark.parametrize("beat", [replace(IDLE, slots=0), replace(IDLE, leases=HELD)])
+async def test_who_holds_something_or_is_not_ready_waits_for_nobody(
+    resting: World, beat: Beat
+) -> None:
+    serving = asyncio.create_task(resting.office.serve())
+    for number in range(2, 10):
+        resting.told.clear()
+        resting.arrive(replace(beat, beat=number))
+        async with asyncio.timeout(60):
+            while not resting.told:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    resting.owner.leave()
+    await serving
