@@ -43,6 +43,7 @@ PROGRAMS = (
         "end_to_end",
         (
             "cpu",
+            "cpu_busy",
             "rate",
             "cpu_to_pgqueuer",
             "rate_to_pgqueuer",

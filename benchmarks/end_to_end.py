@@ -10,13 +10,17 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from benchmarks.load import Drained, drained, median_of, percentile, start_delays
 from benchmarks.results import Result, progress, say
-from benchmarks.stack import BenchStack, bench_stack
+from benchmarks.stack import BenchStack, bench_stack, one_core
 
 JOBS, ROUNDS = 15_000, 3
 WARM_JOBS = 5_000
 """Before the first round: the broker's machine code is made meanwhile."""
+ONE_CORE_SHARE = 2
+"""On one core half as many jobs take about as long."""
 SLOW_PEERS_SHARE = 10
 """Procrastinate is given a tenth of the jobs: it takes as long."""
 RATE = 20.0
@@ -100,11 +104,25 @@ def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterato
     with_broker = statistics.median(run.with_broker for run in rounds.ours)
     rate = figures["jobs_per_second"]
     detail = f"{jobs:,} jobs"
-    yield Result("cpu", "us", ours=round(cpu, 1), detail=detail, figures=figures)
+    yield Result("cpu_busy", "us", ours=round(cpu, 1), detail=detail, figures=figures)
     yield Result("rate", "jobs/s", ours=rate, detail=detail)
     if rounds.knows(PGQUEUER):
-        yield _cpu_to_pgqueuer(rounds, with_broker)
-        yield _rate_to_pgqueuer(rounds, rate)
+        cpu_to_it = _to_pgqueuer(
+            rounds,
+            "cpu_to_pgqueuer",
+            "us",
+            lambda ours: ours.with_broker,
+            lambda its: its.cpu_us_per_job,
+        )
+        detail = f"{cpu_to_it.detail}; the aim is about 500"
+        yield replace(cpu_to_it, ours_to_aim=cpu_to_it.figures["to_pgqueuer_500"], detail=detail)
+        yield _to_pgqueuer(
+            rounds,
+            "rate_to_pgqueuer",
+            "jobs/s",
+            lambda ours: ours.jobs_per_second,
+            lambda its: its.jobs_per_second,
+        )
     else:
         why = f"({peers.why[PGQUEUER]})"
         failed = f"{ELSEWHERE}PgQueuer took 319-341 us {why}"
@@ -118,32 +136,30 @@ def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterato
         yield Result("procrastinate_to_cpu", "x", ours_as_beside=with_broker, failed=failed)
 
 
-def _cpu_to_pgqueuer(rounds: Rounds, ours: float) -> Result:
+def _to_pgqueuer(
+    rounds: Rounds,
+    measure: str,
+    unit: str,
+    figure: Callable[[Drained], float],
+    its_figure: Callable[[Any], float],
+) -> Result:
     small, large = PEERS[0], PEERS[1]
-    return Result(
-        "cpu_to_pgqueuer",
-        "x",
-        ours=rounds.median(small, lambda ours, its: ours.with_broker / its.cpu_us_per_job),
-        ours_to_aim=rounds.median(large, lambda ours, its: ours.with_broker / its.cpu_us_per_job),
-        ours_as_beside=ours,
-        beside=rounds.median(small, lambda _, its: its.cpu_us_per_job),
-        beside_is="us",
-        detail="batch 10; the aim is about 500",
-        figures={"pgqueuer_500_us": rounds.median(large, lambda _, its: its.cpu_us_per_job)},
-    )
 
+    def ratio(ours: Drained, its: Any) -> float:
+        return figure(ours) / its_figure(its)
 
-def _rate_to_pgqueuer(rounds: Rounds, ours: float) -> Result:
-    small, large = PEERS[0], PEERS[1]
     return Result(
-        "rate_to_pgqueuer",
+        measure,
         "x",
-        ours=rounds.median(small, lambda ours, its: ours.jobs_per_second / its.jobs_per_second),
-        ours_as_beside=ours,
-        beside=rounds.median(small, lambda _, its: its.jobs_per_second),
-        beside_is="jobs/s",
+        ours=rounds.median(small, ratio),
+        ours_as_beside=statistics.median(map(figure, rounds.ours)),
+        beside=rounds.median(small, lambda _, its: its_figure(its)),
+        beside_is=unit,
         detail="batch 10",
-        figures={"pgqueuer_500": rounds.median(large, lambda _, its: its.jobs_per_second)},
+        figures={
+            f"pgqueuer_500_{unit}": rounds.median(large, lambda _, its: its_figure(its)),
+            "to_pgqueuer_500": rounds.median(large, ratio),
+        },
     )
 
 
@@ -157,6 +173,20 @@ def _procrastinate_to_cpu(rounds: Rounds, ours: float) -> Result:
         beside=rounds.median(its, lambda _, its: its.cpu_us_per_job),
         beside_is="us",
     )
+
+
+def cost(jobs: int, many: int) -> Result:
+    """What a job takes where nothing else shares the core that it is on."""
+    with one_core(), bench_stack() as stack:
+        stack.worker()
+        drained(stack, ["warm"], min(jobs, WARM_JOBS))
+        runs = []
+        for number in range(many):
+            runs.append(drained(stack, [f"alone{number}"], jobs))
+            progress(f"ours on one core: {runs[-1].without_broker:.0f} us")
+    cpu = statistics.median(run.without_broker for run in runs)
+    detail = f"{jobs:,} jobs on one core"
+    return Result("cpu", "us", ours=round(cpu, 1), detail=detail, figures=median_of(runs))
 
 
 def latency(stack: BenchStack, peers: Peers) -> Iterator[Result]:
@@ -192,6 +222,7 @@ def busy_latency(stack: BenchStack, rate: float) -> Result:
 
 
 def measure(jobs: int, rounds: int, *, alone: bool) -> Iterator[Result]:
+    yield cost(jobs // ONE_CORE_SHARE, rounds)
     with bench_stack() as stack:
         stack.worker()
         peers = Peers(stack, alone=alone)

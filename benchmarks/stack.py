@@ -188,6 +188,18 @@ def bench_stack(
 
 
 @contextmanager
+def one_core() -> Iterator[None]:
+    """Whatever is started meanwhile has one core for all of it, and the others have nothing to do.
+    Two hyperthreads share a core: busy both, each needs half as much time again for the same."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
 def bench_postgres() -> Iterator[tuple[str, int]]:
     """A durable server alone, with the read models' tables: its address and process."""
     with tempfile.TemporaryDirectory(prefix="ledger-") as directory, ExitStack() as closing:
