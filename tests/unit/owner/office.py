@@ -15,7 +15,7 @@ from ledger.domain.partition import Partition
 from ledger.log.command_codec import command_record
 from ledger.log.errors import OffsetOutOfRange
 from ledger.log.headers import text_header
-from ledger.log.records import ReadHeader, Record
+from ledger.log.records import Outgoing, ReadHeader, Record
 from ledger.log.term import Term
 from processors.owner.partition_owner import PartitionOwner, TermOfOffice
 from processors.owner.seams import NoFeed, Seams
@@ -42,6 +42,7 @@ class World:
     def __init__(self) -> None:
         self.now: int = NOON
         self.appended: list[Entry] = []
+        self.appends = 0
         self.appended_at = Micros(NOON)
         self.end = 0
         self.position = 1
@@ -55,7 +56,8 @@ class World:
         self.looks = 0
         """For commands: one a turn."""
         self.told: list[tuple[str, int]] = []
-        """Topics and partitions to which effects were sent."""
+        """Topics and partitions to which effects were sent, once a batch."""
+        self.told_records: list[Outgoing] = []
         self.partition = Partition(0)
         self.stands = asyncio.Event()
         """Something was appended."""
@@ -103,12 +105,14 @@ class World:
 
     async def append(self, entries: Sequence[Entry]) -> list[Proven]:
         self.appended += entries
+        self.appends += 1
         self.appended_at = Micros(self.now)
         self.stands.set()
         return [Proven(entry, 0, 0, b"") for entry in entries]
 
     async def _send(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         self.told.append((topic, partition))
+        self.told_records += records
 
     async def _made(self, *_: Any, **__: Any) -> None:
         pass

@@ -1,16 +1,17 @@
-"""Owners and projectors make tasks and futures for batches, never for what is in them."""
+"""What jobs cost an owner and a projector, counted: the same on any machine, however busy."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from ledger.domain.commands import Beat, RequestJob
-from ledger.domain.events import LeaseGranted
+from ledger.domain.commands import Beat, Report, ReportedResult, RequestJob
+from ledger.domain.events import LeaseGranted, RuntimeStarted
 from ledger.domain.ids import QueueName, RuntimeId, Session
 from ledger.log.partitions import INBOX_PARTITIONS, partition_of
 from projections.feed import ProjectorFeed
@@ -21,8 +22,38 @@ from tests.unit.projections.recorded_views import LogOf, Views
 QUEUE = QueueName("default")
 FEW, MANY = 20, 400
 """Commands that one turn reads."""
+REPORTED = 200
+"""Words in one record."""
 
 
+# --- Records and batches --------------------------------------------------------------------------
+async def test_jobs_that_begin_and_end_take_four_records_each_and_two_appends_in_all() -> None:
+    world = World()
+    world.office._release.inboxes.add(QUEUE)
+    beat = Beat(RuntimeId("r"), Session("s"), QUEUE, 1, ("sum",), slots=MANY)
+    world.arrive(beat, *(RequestJob(type="sum", payload=Raw(b"1")) for _ in range(MANY)))
+    await world.turn()
+    await world.office._drain()
+    granted = [e for entry in world.appended for e in entry.events if type(e) is LeaseGranted]
+    assert len(granted) == MANY
+    assert len(world.told_records) == 2, "all assignments in one record; the answer to the beat"
+    words = tuple(ReportedResult(e.job_id, e.fence, output=Raw(b"2")) for e in granted)
+    reports = [
+        Report(RuntimeId("r"), Session("s"), QUEUE, words[first : first + REPORTED])
+        for first in range(0, MANY, REPORTED)
+    ]
+    world.arrive(*reports)
+    await world.turn()
+    await world.office._drain()
+    kinds = Counter(type(event) for entry in world.appended for event in entry.events)
+    assert kinds.pop(RuntimeStarted) == 1
+    assert set(kinds.values()) == {MANY}
+    assert len(kinds) == 4
+    assert world.appends == 2
+    assert not world.partition.jobs
+
+
+# --- Tasks and futures ----------------------------------------------------------------------------
 class Counted:
     """Tasks and futures of the running loop, from here on."""
 
@@ -63,7 +94,9 @@ async def made_by_an_owner(patch: pytest.MonkeyPatch, many: int) -> tuple[int, i
     return counted.tasks, counted.futures
 
 
-async def test_a_turn_of_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_makes_no_task_or_future_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     few = await made_by_an_owner(monkeypatch, FEW)
     many = await made_by_an_owner(monkeypatch, MANY)
     assert many == few
@@ -90,7 +123,9 @@ async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int
     return counted.tasks, counted.futures
 
 
-async def test_a_batch_of_a_projector(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_of_views_makes_no_task_or_future_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     few = await made_by_a_projector(monkeypatch, FEW)
     many = await made_by_a_projector(monkeypatch, MANY)
     assert many == few
