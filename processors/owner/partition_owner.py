@@ -46,6 +46,8 @@ FULL_RECORDS = 100
 UNRECORDED_MAX = 1_000
 """So many commands without an entry are followed by one that records the offsets."""
 UNRECORDED_US = 5 * SECOND
+PROOF_US = 10 * SECOND
+"""So often an owner that has nothing to say looks whether somebody else has taken over."""
 SILENCE_US = SECOND
 """How often the sessions of runtimes are looked over."""
 NEVER = Micros(1 << 62)
@@ -245,6 +247,8 @@ class TermOfOffice:
         self._unrecorded = 0
         self._unrecorded_since = Micros(0)
         self._silence_at = Micros(0)
+        self._proven_at = self._clock.running()
+        """When it last found, or began to find, that nobody else has taken over."""
         self._asked: tuple[Micros, int] | None = None
         """(when it was asked, end of the commands then): timers due before it may fire once the
         commands are read up to there."""
@@ -319,7 +323,8 @@ class TermOfOffice:
         if read_commands:
             self._note_inboxes(read_commands)
         self._count_unrecorded(turn)
-        if not turn.entries and not turn.effects.any() and not self._owed.any():
+        is_proof_due = self._clock.running() >= self._proven_at + PROOF_US
+        if not (turn.entries or turn.effects.any() or self._owed.any() or is_proof_due):
             return len(commands) + len(requests) + fired
         reach("owner.after_decide")
         self._add_owed(turn.effects)
@@ -425,6 +430,7 @@ class TermOfOffice:
     async def _prove(self, turn: Turn, touched: dict[JobId, Job]) -> Sequence[Proven]:
         """The entries, once they stand. Answers without an entry need the proof
         that nobody took over since their command was read (and nothing is decided meanwhile)."""
+        self._proven_at = self._clock.running()
         if not turn.entries:
             end = await self._seams.offsets.end(self._seams.topics.events, self._owner.number)
             if end == self._term.end:
@@ -460,6 +466,7 @@ class TermOfOffice:
         late = self._unrecorded and turn.at >= self._unrecorded_since + UNRECORDED_US
         if late or self._unrecorded >= UNRECORDED_MAX:
             turn.consumed(self._unrecorded)
+            self._unrecorded = 0
 
     # --- Effects ---------------------------------------------------------------------------------
     async def _send(self, decided: Decided, proven: Sequence[Proven]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,9 @@ def handler(world: World, name: str) -> Callable[[Context], Awaitable[object]]:
     return work
 
 
+TIDY_AGAIN_SECONDS = 10.0
+
+
 class Requests:
     """One producer's list of things to ask. It goes on over restarts of its process."""
 
@@ -100,7 +104,12 @@ class Requests:
         await asyncio.sleep(max(0.0, LOAD_SECONDS - loop.now))
         await self._tidy(producer)
         self.done = True
-        await stop.wait()
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TIDY_AGAIN_SECONDS):
+                    await stop.wait()
+            # What was said long before may have landed after that.
+            await self._tidy(producer)
 
     async def _prepare(self, producer: Operator) -> None:
         plan = self._world.plan

@@ -45,6 +45,8 @@ class World:
         self.appends = 0
         self.appended_at = Micros(NOON)
         self.end = 0
+        """Of the commands, and of the events as the term knows it."""
+        self.written_by_others = 0
         self.position = 1
         """Of the commands."""
         self.gone_below = 0
@@ -117,8 +119,8 @@ class World:
     async def _made(self, *_: Any, **__: Any) -> None:
         pass
 
-    async def _end(self, *_: Any) -> int:
-        return self.end
+    async def _end(self, topic: str, _: int) -> int:
+        return self.end + (self.written_by_others if topic == "e" else 0)
 
     def _take(self, *_: Any) -> list[Any]:
         if self.gone_below > self.partition.commands and not self.office.gaps.in_commands:

@@ -51,6 +51,26 @@ async def test_behind_a_gap_in_the_commands_nobody_is_silent_and_the_owner_does_
     assert len(world.partition.jobs) == 1, "its start time-out is over, and nobody may say so"
 
 
+async def test_an_owner_with_nothing_to_say_finds_out_that_somebody_else_has_taken_over() -> None:
+    world = World()
+    await world.turns(seconds=25)
+    assert not world.appended
+    world.written_by_others += 1
+    await world.turns(seconds=12)
+    assert world.appended, "an append finds out who"
+
+
+async def test_commands_without_an_entry_are_recorded_once() -> None:
+    world = World()
+    world.reads(BEAT)
+    world.reads(BEAT)
+    for _ in range(7):
+        world.appended_at = Micros(world.now)  # As if somebody else told the time meanwhile.
+        world.office._clock.read(world.appended_at)
+        await world.turns(seconds=1)
+    assert len(world.appended) == 1
+
+
 async def test_what_arrives_is_looked_for_once() -> None:
     world = World()
     serving = asyncio.create_task(world.office.serve())
