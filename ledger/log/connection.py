@@ -32,9 +32,11 @@ class Bounds:
     close_seconds: float = 2.0
     poll_seconds: float = 0.5
     """One wait for records; also how soon a position that only control records moved is seen."""
-    fetch_seconds: float = 0.2
-    """How long the broker holds a fetch back that finds nothing; a partition that is followed or
-    resumed meanwhile waits for it."""
+    fetch_seconds: float = 1.0
+    """How long the broker holds a fetch back that finds nothing."""
+    shared_fetch_seconds: float = 0.2
+    """The same where partitions come and go: one that is followed or resumed meanwhile waits for
+    it."""
     stuck_seconds: float = 10.0
     """A consumer that lags and does not move for so long is made anew, then given up."""
     session_seconds: float = 6.0

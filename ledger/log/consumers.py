@@ -12,9 +12,15 @@ from ledger.log.errors import LogUnavailable
 
 
 async def log_consumer(
-    connection: Connection, role: str, *, isolation: str = "read_uncommitted"
+    connection: Connection,
+    role: str,
+    *,
+    isolation: str = "read_uncommitted",
+    fetch_seconds: float | None = None,
 ) -> Any:
-    """One that reads by `assign` and `seek` alone: no group, no commits, no reset of offsets."""
+    """One that reads by `assign` and `seek` alone: no group, no commits, no reset of offsets.
+    `fetch_seconds`: None, as `Bounds` says."""
+    held_back = connection.bounds.fetch_seconds if fetch_seconds is None else fetch_seconds
     return await started(
         connection.clients.consumer(
             **connection.client(role),
@@ -22,7 +28,7 @@ async def log_consumer(
             auto_offset_reset="none",
             enable_auto_commit=False,
             max_partition_fetch_bytes=FETCH_BYTES_MAX,
-            fetch_max_wait_ms=int(connection.bounds.fetch_seconds * 1000),
+            fetch_max_wait_ms=int(held_back * 1000),
             isolation_level=isolation,
         ),
         connection,

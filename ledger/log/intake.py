@@ -52,14 +52,17 @@ class Intake:
         *,
         isolation: Isolation,
         buffered_max: int = BUFFERED_MAX,
+        is_shared: bool = False,
         patient: str = "",
     ) -> None:
-        """`patient`: a type of records that may wait a little for others, because many come at
-        about the same time and each fetch costs as much as many of them."""
+        """`is_shared`: partitions are followed, and let go, while others are read. `patient`: a
+        type of records that may wait a little for others, because many come at about the same
+        time and each fetch costs as much as many of them."""
         self._connection = connection
         self._topic = topic
         self._isolation: Isolation = isolation
         self._buffered_max = buffered_max
+        self._fetch_seconds = connection.bounds.shared_fetch_seconds if is_shared else None
         self._patient = patient
         self._offsets = Offsets(connection, isolation)
         self._consumer: Any = None
@@ -98,8 +101,8 @@ class Intake:
         return self._failure
 
     def follow(self, partition: int, offset: int, arrived: asyncio.Event | None = None) -> None:
-        """Read `partition` from `offset` on; what was buffered of it is dropped. `arrived` may be
-        of several, for who waits for whichever comes first; see there."""
+        """Read `partition` from `offset` on; what was buffered of it is dropped. `arrived`: as the
+        method says, one for several partitions or intakes, for who waits for whichever is first."""
         known = self._followed.get(partition)
         if arrived is None:
             arrived = asyncio.Event() if known is None else known.arrived
@@ -145,7 +148,12 @@ class Intake:
         return self._followed[partition].arrived
 
     async def _new_consumer(self) -> Any:
-        return await log_consumer(self._connection, "intake", isolation=self._isolation)
+        return await log_consumer(
+            self._connection,
+            "intake",
+            isolation=self._isolation,
+            fetch_seconds=self._fetch_seconds,
+        )
 
     def _place(self, partition: int) -> TopicPartition:
         return TopicPartition(self._topic, partition)

@@ -114,9 +114,13 @@ class OwnerService:
         outbox = Outbox(connection)
         offsets = Offsets(connection)
         commands = Intake(
-            connection, topics.commands, isolation="read_uncommitted", patient=Beat.TYPE
+            connection,
+            topics.commands,
+            isolation="read_uncommitted",
+            is_shared=True,
+            patient=Beat.TYPE,
         )
-        requests = Intake(connection, topics.requests, isolation="read_committed")
+        requests = Intake(connection, topics.requests, isolation="read_committed", is_shared=True)
         for client in (outbox, offsets, commands, requests):
             await client.start()
             stack.push_async_callback(client.close)
