@@ -47,6 +47,8 @@ RECENT_MAX = 50_000
 """Open jobs whose folded values are kept, so that a log read in order seldom reads rows."""
 CLEARED_UP_AFTER = 10_000
 """Jobs that were open and have ended; see `_clear_up`."""
+CLEARED_UP_AT_REST_AFTER = 1_000
+"""Where nothing else is to be done."""
 Answer = TypeVar("Answer")
 
 
@@ -115,6 +117,10 @@ class Projector:
                 return self._load(connection, partition).cursor
 
         return _persistently(load)
+
+    def rest(self) -> None:
+        """To be called when nothing has come for a while."""
+        self._clear_up(CLEARED_UP_AT_REST_AFTER)
 
     def apply(self, batch: Batch) -> Applied:
         """All of the batch or nothing. A batch that was applied already is no news.
@@ -191,7 +197,8 @@ class Projector:
             else:
                 recent.pop(job_id, None)
         self._standing[batch.partition] = _Standing(after, rows.at, recent, forgot_at)
-        self._clear_up(written.ended)
+        self._ended += written.ended
+        self._clear_up(CLEARED_UP_AFTER)
         return Applied(
             batch.partition,
             after.offset,
@@ -202,15 +209,14 @@ class Projector:
             jobs is None,
         )
 
-    def _clear_up(self, ended: int) -> None:
+    def _clear_up(self, ended_min: int) -> None:
         """Now and then, the room of jobs that are no longer open: 0.4 us a job. Left to Postgres,
         once a minute, the table would become many times as large as what is in it."""
-        self._ended += ended
-        if self._ended < CLEARED_UP_AFTER:
+        if self._ended < ended_min:
             return
         self._ended = 0
-        connection = self._connected()
         try:
+            connection = self._connected()
             connection.autocommit = True
             connection.execute(statement("apply/clear_up"))
             connection.autocommit = False

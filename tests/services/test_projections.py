@@ -244,6 +244,30 @@ def test_after_a_clearing_up_that_failed_a_batch_is_whole_or_not_there(
     assert count(views, "jobs") == 2
 
 
+def test_at_rest_less_is_cleared_up(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 1)
+    script = Script()
+    plain_job(script)
+    for batch in script.batches(range(len(script.items))):
+        projector.apply(batch)
+    projector.rest()
+    projector.rest()
+    projector.close()
+    with connect(views) as connection:
+        [(times,)] = connection.execute(
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+        ).fetchall()
+    assert times == 1
+
+
+def test_rest_is_not_disturbed_by_a_postgres_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 0)
+    with Projector("postgresql://u@127.0.0.1:1/none", topic=TOPIC) as projector:
+        projector.rest()
+
+
 # --- Checkpoints ---------------------------------------------------------------------------------
 def test_a_batch_that_was_applied_is_no_news(views: str, projector: Projector) -> None:
     script = Script()
