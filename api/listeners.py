@@ -144,7 +144,7 @@ class Followed:
             if logical.seq <= self.job.version:
                 continue
             is_last = logical.seq == last
-            after = changed.job if is_last else folded(self.job, logical)
+            after = changed.job if is_last else folded(self.job, logical.event, logical.at)
             if after is None:
                 continue
             step = Step(

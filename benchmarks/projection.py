@@ -2,10 +2,11 @@
 ready made, copied to a staging table and upserted: `python -m benchmarks.projection [--full]`. JSON
 lines.
 
-Rows are those of jobs and of their history, as the owner hands them over, with the jobs' values. In
-`projection` each job comes in three batches (asked for, given, ended), as under a load that takes a
-while; in `projection_at_once` its whole life is in one. Ours and the floor take turns, a batch
-each.
+Of each job that moves two things are written, its row and what its history has gained, which lies
+in its row, too, from the second batch on: they count as two rows, the floor's as one. Batches are
+as the owner hands them over, with the jobs' values. In `projection` each job comes in three (asked
+for, given, ended), as under a load that takes a while; in `projection_at_once` its whole life is in
+one. Ours and the floor take turns, a batch each.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Compared:
             applied = self._timed(ours, partial(self._projector.apply, batch))
             assert not applied.folded
             ids = list(batch.jobs or ())
-            # Rows of jobs, and one of history for each.
+            # Each job, and what its history has gained.
             ours.rows += 2 * applied.jobs
             rows, data = self._floor.ready_made(ids)
             self._timed(floor, partial(self._floor.write, data))

@@ -2,11 +2,13 @@
 write-ahead log: `python -m benchmarks.storage [--full]`. JSON lines.
 
 Payloads of 200 bytes that hardly compress; `repetitive_log_bytes` are those of equal payloads.
-Tables with their indexes and what updates left in them; the log as it lies on the broker's disk.
+Tables with their indexes and what updates left in them, once the projector has been idle for long
+enough to clear up; the log as it lies on the broker's disk.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -18,8 +20,10 @@ from benchmarks.load import drained, random_payload, request
 from benchmarks.results import Result, progress, run
 from benchmarks.stack import BenchStack, bench_stack
 from ledger.log.topics import Topics
+from projections.feed import LOOK_SECONDS
 
 JOBS = 20_000
+REST_SECONDS = 2 * LOOK_SECONDS
 
 
 class Stored(Struct):
@@ -30,6 +34,8 @@ class Stored(Struct):
 
 
 def stored(stack: BenchStack) -> Stored:
+    """After a rest."""
+    time.sleep(REST_SECONDS)
     log = sum(segment.stat().st_size for segment in stack.logs.rglob(f"{Topics().events}-*/*.log"))
     with psycopg.connect(stack.postgres) as connection:
         tables = connection.execute(

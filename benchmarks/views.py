@@ -3,8 +3,8 @@
 Proven entries as an owner hands them over, with the values of the jobs, made offline; the real
 projector; a real Postgres that keeps what it acknowledges. The four events of a plain job come in
 one flush, or spread over two or three, or a third of the jobs each ("mixed"). A floor in the same
-run: as many rows of the same width, ready made, copied to a staging table and upserted into a
-table of three columns with no index but its key. Both take turns, a batch each.
+run: two rows a job that moves, ready made, copied to a staging table and upserted into a table of
+three columns with no index but its key. Both take turns, a batch each.
 
 `jobs` are those that begin in a batch; CPU is in us a job, bytes are those a job leaves.
 """

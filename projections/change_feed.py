@@ -60,23 +60,16 @@ class ChangedJob(Struct, frozen=True, gc=False):
 Row = tuple[Any, ...]
 
 
-async def changes(
-    rows: Sequence[Row], partition: int, *, after: Place, until: int, rows_max: int
-) -> Changes:
-    """Of `queries/changes`, which was asked for so many rows. 8 us an event."""
+async def changes(rows: Sequence[Row], partition: int, *, after: Place, until: int) -> Changes:
+    """Of `queries/changes`. 12 us an event."""
     found: list[tuple[int, JobId, Logical, Job, str | None]] = []
-    for number, (
-        name,
-        first_seq,
-        packed,
-        _,
-        schedule,
-        *row,
-    ) in enumerate(rows, 1):
+    for number, (name, schedule, reached, last_seqs, stretches, *row) in enumerate(rows, 1):
+        until = reached
         job = stored_job(name, *row)
         found += [
             (logical.offset, job.id, logical, job, schedule)
-            for logical in unpack_groups(job, first_seq, packed)
+            for last_seq, stretch in zip(last_seqs, stretches, strict=True)
+            for logical in unpack_groups(job, last_seq, stretch, range(after[0], until + 1))
         ]
         if number % ROWS_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -90,19 +83,17 @@ async def changes(
         place = (at, ALL_OF_IT if is_last else index)
         if place > after:
             items.append(Happened(place, logical, job, partition, schedule))
-    if len(rows) >= rows_max:
-        until = max(position for _, _, _, position, *_ in rows)
     return Changes(tuple(items), until)
 
 
 def changed_job(row: Row, known: int) -> ChangedJob:
     """Of `queries/changed_jobs`; `known` is the version that was asked with."""
-    name, partition, first_seqs, packed, *its = row
+    name, partition, last_seqs, stretches, *its = row
     job = stored_job(name, *its)
     events = tuple(
         logical
-        for first_seq, groups in zip(first_seqs, packed, strict=True)
-        for logical in unpack_groups(job, first_seq, groups)
+        for last_seq, stretch in zip(last_seqs, stretches, strict=True)
+        for logical in unpack_groups(job, last_seq, stretch)
         if logical.seq > known
     )
     return ChangedJob(job, partition, events)

@@ -7,15 +7,13 @@ comparing. `commands` is left out: it is kept for an hour only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from typing import Any
 
 import psycopg
 from msgspec import Struct
 from psycopg import sql
 
-from projections.packing import pack_state, raw_events
-from projections.unpacking import stored_job
+from projections.packing import raw_events
 
 TABLES: dict[str, tuple[str, ...]] = {
     "checkpoints": ("application_name",),
@@ -32,9 +30,10 @@ TABLES: dict[str, tuple[str, ...]] = {
     "operation_parts": ("operation_id", "partition"),
 }
 """By their keys."""
-JOBS = ("open_jobs", "ended_jobs")
 HISTORY = "job_events"
-NOT_COMPARED = (HISTORY, "commands", "schema_migrations")
+NEWEST = "newest"
+"""The part of a job's history that lies in its own row: it is compared with the rest of it."""
+NOT_COMPARED = (HISTORY, "flushes", "commands", "schema_migrations")
 """Row by row, that is; the other tables of the read models."""
 ROWS_AT_ONCE = 2_000
 DIFFERENCES_MAX = 100
@@ -86,15 +85,20 @@ def compare(
 
 def _rows(connection: Connection, table: str) -> Iterator[Row]:
     """In the order of their keys."""
-    if table == HISTORY:
-        return _histories(connection)
-    return _jobs(connection, table) if table in JOBS else _digests(connection, table)
+    return _histories(connection) if table == HISTORY else _digests(connection, table)
 
 
 def _digests(connection: Connection, table: str) -> Iterator[Row]:
     keys = TABLES[table]
-    query = sql.SQL("SELECT {keys}, md5(t::text) FROM {table} t ORDER BY {keys}").format(
-        keys=sql.SQL(", ").join(map(sql.Identifier, keys)), table=sql.Identifier(table)
+    columns = connection.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 "
+        "AND NOT attisdropped AND attname <> %s ORDER BY attname",
+        (table, NEWEST),
+    ).fetchall()
+    query = sql.SQL("SELECT {keys}, md5(ROW({columns})::text) FROM {table} ORDER BY {keys}").format(
+        keys=sql.SQL(", ").join(map(sql.Identifier, keys)),
+        columns=sql.SQL(", ").join(sql.Identifier(name) for (name,) in columns),
+        table=sql.Identifier(table),
     )
     with connection.cursor(name=f"compare_{table}") as cursor:
         cursor.itersize = ROWS_AT_ONCE
@@ -102,48 +106,21 @@ def _digests(connection: Connection, table: str) -> Iterator[Row]:
             yield row[:-1], row[-1]
 
 
-def _jobs(connection: Connection, table: str) -> Iterator[Row]:
-    """Where what changes of a job is told by its history, depends on how that was cut: it is packed
-    here, if it is not packed there."""
-    columns = connection.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 "
-        "AND NOT attisdropped AND attname <> 'state' ORDER BY attname",
-        (table,),
-    ).fetchall()
-    query = sql.SQL(
-        "SELECT j.id, md5(ROW({columns})::text), j.state, e.request, "
-        "CASE WHEN j.state IS NULL THEN e.packed END FROM {table} j "
-        "LEFT JOIN job_events e ON e.partition = j.partition AND e.born = j.born "
-        "AND e.first_seq = 1 ORDER BY j.id"
-    ).format(
-        columns=sql.SQL(", ").join(sql.Identifier("j", name) for (name,) in columns),
-        table=sql.Identifier(table),
-    )
-    with connection.cursor(name=f"compare_{table}", binary=True) as cursor:
-        cursor.itersize = ROWS_AT_ONCE
-        for job_id, digest, state, request, begun in cursor.execute(query):
-            if state is None and begun is not None:
-                state = pack_state(stored_job(job_id, None, None, request, None, begun))
-            yield (job_id,), (digest, state)
-
-
 def _histories(connection: Connection) -> Iterator[Row]:
-    """One row an event."""
+    """One row an event, by the place at which its job began."""
     with connection.cursor(name="compare_history", binary=True) as cursor:
         cursor.itersize = ROWS_AT_ONCE
         cursor.execute(
-            "SELECT partition, born, job_id, first_seq, last_seq, packed, request, payload "
-            "FROM job_events ORDER BY partition, born, first_seq"
+            "SELECT partition, born, first_seq, last_seq, packed, job_id, request, payload "
+            "FROM job_events UNION ALL "
+            "SELECT partition, born, version, version, newest, NULL, NULL, NULL "
+            "FROM jobs WHERE newest <> '' ORDER BY partition, born, first_seq"
         )
-        for job, rows in groupby(cursor, key=lambda row: row[:3]):
-            for *_, first_seq, last_seq, packed, request, payload in rows:
-                if first_seq == 1:
-                    yield (*job, 0), (request, payload)
-                seq = first_seq - 1
-                for seq, *event in raw_events(first_seq, packed):
-                    yield (*job, seq), event
-                if seq != last_seq:
-                    yield (*job, last_seq), f"the row ends with {seq}"
+        for partition, born, first_seq, last_seq, stretch, *asked in cursor:
+            if first_seq == 1:
+                yield (partition, born, 0), asked
+            for seq, *event in raw_events(last_seq, stretch):
+                yield (partition, born, seq), event
 
 
 def _merged(left: Iterator[Row], right: Iterator[Row]) -> Iterator[tuple[Key, Any, Any]]:

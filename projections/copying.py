@@ -23,12 +23,14 @@ from ledger.domain.job import (
     worker_type_of,
 )
 from ledger.domain.retention import FAILED_FOR_GOOD
-from projections.packing import ABSENT, pack_request, pack_state
+from projections.packing import ABSENT, pack_request
 from projections.storable import BYTES_MAX, storable
 
 HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TAIL = b"\xff\xff"
 NULL = b"\xff\xff\xff\xff"
+NOTHING = bytes(4)
+"""A field of no bytes."""
 Y2000 = 946_684_800_000_000
 """Postgres counts microseconds from 2000-01-01."""
 DETAIL_BYTES_MAX = 16_384
@@ -91,13 +93,14 @@ def open_job_row(job: Job, partition: int, born: int, state: bytes | None) -> by
     return b"".join(
         (
             _open_job(
-                *(20, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
+                *(21, 4, partition, 2, asked.priority, 8, job.order, 8, job.created_at - Y2000),
                 *(8, _ready_at(job) - Y2000, 8, born, 4, job.version),
             ),
             *_fields(job, state),
             instant_field(_started_at(job)),
             _wanted_field(job),
             _objects_field(job),
+            NOTHING,
         )
     )
 
@@ -108,7 +111,7 @@ def ended_job_row(job: Job, partition: int, born: int, state: bytes | None) -> b
     return b"".join(
         (
             _ended_job(
-                *(22, 4, partition, 2, job.request.priority, 8, job.created_at - Y2000),
+                *(23, 4, partition, 2, job.request.priority, 8, job.created_at - Y2000),
                 *(8, job.finished_at - Y2000, 8, born, 4, job.version),
                 *(1, _ended_badly(job), 1, job.erased),
             ),
@@ -117,6 +120,7 @@ def ended_job_row(job: Job, partition: int, born: int, state: bytes | None) -> b
             instant_field(removable_at(job)),
             _output_field(job),
             _objects_field(job),
+            NOTHING,
         )
     )
 
@@ -137,7 +141,7 @@ def _fields(job: Job, state: bytes | None) -> tuple[bytes, ...]:
     )
 
 
-def staged_job_row(job: Job, events: int, packed: bytes) -> bytes:
+def staged_job_row(job: Job, events: int, state: bytes | None, packed: bytes) -> bytes:
     """Hot: once a job that moved. Columns as in `copy_staged_jobs.sql`."""
     output = job.result.output if job.result else UNSET
     return b"".join(
@@ -148,7 +152,7 @@ def staged_job_row(job: Job, events: int, packed: bytes) -> bytes:
             ),
             text_field(job.request.job_id),
             known_text_field(status(job)),
-            raw_field(pack_state(job)),
+            NULL if state is None else raw_field(state),
             raw_field(packed),
             _error_field(job),
             instant_field(_started_at(job)),

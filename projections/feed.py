@@ -66,6 +66,7 @@ class Views(Protocol):
 
     def cursor(self, partition: int) -> Cursor: ...
     def apply(self, batch: Batch) -> Applied: ...
+    def rest(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -343,7 +344,8 @@ class ProjectorFeed:
         return applied.entries
 
     async def _look(self, followed: _Followed) -> None:
-        """Raises `Superseded` if the checkpoint is not where it was left."""
+        """Nothing has come for a while. Raises `Superseded` if the checkpoint is not where it was
+        left."""
         if followed.offset is None or _clock() < followed.look_at:
             return
         failures = followed.failures
@@ -352,6 +354,7 @@ class ProjectorFeed:
             raise Superseded(f"partition {followed.partition}", followed.offset, cursor.offset)
         if followed.failures == failures:  # The log's reader has not failed meanwhile.
             self._succeeded(followed)
+        await self._in_thread(self._projector.rest)
 
     async def _resume(self, followed: _Followed) -> None:
         """From the stored checkpoint; reads the log unless what is offered continues it."""

@@ -4,13 +4,18 @@ How each type is packed follows from its declaration, so a field that a type gai
 Rows carry `LAYOUT`, a digest of all that: a version with other fields refuses them instead of
 misreading. What is stored once is not packed again: a job's id is its row's key, its payload and
 output have columns of their own. What was asked stands, once and for ever, in the first row of the
-history; what changes stands in the job's row.
+history; what changes stands in the job's row, or follows from the history.
+
+A stretch of history is what each of some flushes told of the job, each with its length before it
+and the newest first: SQL puts stretches together by `newer || older`. Each stretch is known by the
+number of its last event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from struct import Struct as Bytes
 from typing import Any, Final
 from zlib import crc32
 
@@ -303,12 +308,42 @@ def pack_unknown(offset: int, event: Unknown) -> list[Any]:
 
 
 def pack_groups(groups: Sequence[Group]) -> bytes:
-    return _encode(groups)
+    """What one flush tells of a job, as a stretch of its history."""
+    packed = _encode(groups)
+    size = len(packed)
+    return (_SHORT[size] if size < _LONG else _long(_LONG, size)) + packed
+
+
+_LONG = 255
+"""Stands before a length that takes four bytes."""
+_SHORT = [bytes((size,)) for size in range(_LONG)]
+_long = Bytes(">BI").pack
+_long_size = Bytes(">I").unpack_from
+
+
+def _groups(stretch: bytes) -> list[Group]:
+    """The oldest first."""
+    told: list[list[Group]] = []
+    place = 0
+    while place < len(stretch):
+        size = stretch[place]
+        place += 1
+        if size == _LONG:
+            (size,) = _long_size(stretch, place)
+            place += 4
+        told.append(_decode(stretch[place : place + size]))
+        place += size
+    return [group for groups in reversed(told) for group in groups]
+
+
+def _first_seq(last_seq: int, groups: Sequence[Group]) -> int:
+    return last_seq + 1 - sum(len(group) - GROUP_HEAD for group in groups)
 
 
 LAYOUT = crc32(
     repr(
         (
+            "stretches",
             _STATE.shape,
             _REQUEST.shape,
             [(kind.__name__, _EVENTS[kind].shape) for kind in JOB_EVENTS],
@@ -333,10 +368,11 @@ class Logical(Struct, frozen=True, gc=False):
     hash: bytes
 
 
-def raw_events(first_seq: int, packed: bytes) -> Iterator[tuple[Any, ...]]:
+def raw_events(last_seq: int, stretch: bytes) -> Iterator[tuple[Any, ...]]:
     """The same as plain values, without the job, to compare histories however they were cut."""
-    seq = first_seq
-    for group in _decode(packed):
+    groups = _groups(stretch)
+    seq = _first_seq(last_seq, groups)
+    for group in groups:
         *head, digest = group[:GROUP_HEAD]
         last = len(group) - 1
         for place in range(GROUP_HEAD, len(group)):
@@ -344,21 +380,26 @@ def raw_events(first_seq: int, packed: bytes) -> Iterator[tuple[Any, ...]]:
             seq += 1
 
 
-def unpack_groups(job: Job, first_seq: int, packed: bytes) -> Iterator[Logical]:
-    """`job` is the job as it is now: it holds what its history does not store again."""
-    output = job.result.output if job.result else UNSET
-    return unpack_events(job.request, output, first_seq, packed)
+EVERYWHERE: Final = range(1 << 62)
+"""All offsets."""
 
 
-def unpack_events(
-    asked: JobRequested, output: Raw | UnsetType, first_seq: int, packed: bytes
+def unpack_groups(
+    job: Job, last_seq: int, stretch: bytes, offsets: range = EVERYWHERE
 ) -> Iterator[Logical]:
-    seq = first_seq
-    for group in _decode(packed):
+    """`job` is the job as it is now: it holds what its history does not store again."""
+    asked = job.request
+    output = job.result.output if job.result else UNSET
+    groups = _groups(stretch)
+    seq = _first_seq(last_seq, groups) - 1
+    for group in groups:
         at, actor, cause, correlation, digest = group[:GROUP_HEAD]
         last = len(group) - 1
         for place in range(GROUP_HEAD, len(group)):
             offset, code, *fields = group[place]
+            seq += 1
+            if offset not in offsets:
+                continue
             yield Logical(
                 seq=seq,
                 event=_event(asked, output, code, fields),
@@ -369,7 +410,16 @@ def unpack_events(
                 offset=offset,
                 hash=digest if place == last else b"",
             )
-            seq += 1
+
+
+def unpack_events(
+    asked: JobRequested, output: Raw | UnsetType, stretch: bytes
+) -> Iterator[tuple[Event, Micros]]:
+    """No more than what is folded: each event and its instant."""
+    for group in _groups(stretch):
+        at = Micros(group[0])
+        for _, code, *fields in group[GROUP_HEAD:]:
+            yield _event(asked, output, code, fields), at
 
 
 def _event(

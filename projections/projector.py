@@ -3,15 +3,16 @@
 One transaction a batch: the checkpoint first, by compare-and-set (rivals wait for it, then see that
 they are late), then the rows. New jobs and their histories are copied straight into their tables;
 jobs that move go through a staging table, folded to their last value before, and from the open jobs
-to those that have ended once they have.
+to those that have ended once they have. What happens to them lies in their own rows until it grows
+long.
 
 `python -m benchmarks.views` measures it. Two cores, Postgres 18 with fsync, 900 jobs a batch, four
 events a job, 200 bytes of payload, values given; CPU us a job, Python / Postgres, and bytes of
 journal:
 
-    a job begins and ends in one batch     29 / 20   1,560
-    in two batches (wait, end)             41 / 46   2,700
-    in three (wait, lease, end)            49 / 58   3,220
+    a job begins and ends in one batch     28 / 18   1,500
+    in two batches (wait, end)             31 / 35   2,120
+    in three (wait, lease, end)            41 / 49   2,290
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Self, TypeVar
 import psycopg
 import stamina
 from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import errors
 
 from ledger.domain.ids import JobId, Micros
@@ -36,7 +38,7 @@ from projections.checkpoints import CheckpointLost, Checkpoints, Connection, Sup
 from projections.gathering import Gathered, gather, touched_jobs
 from projections.schema import SCHEMA, connect
 from projections.sql import statement
-from projections.storable import instant, tamed_instant
+from projections.storable import instant, tamed_instant, tamed_items
 from projections.writing import DoesNotFit, forget_commands, stored_jobs, write
 
 STATEMENT_SECONDS = 30.0
@@ -47,6 +49,8 @@ RECENT_MAX = 50_000
 """Open jobs whose folded values are kept, so that a log read in order seldom reads rows."""
 CLEARED_UP_AFTER = 10_000
 """Jobs that were open and have ended; see `_clear_up`."""
+CLEARED_UP_AT_REST_AFTER = 1_000
+"""Where nothing else is to be done."""
 Answer = TypeVar("Answer")
 
 
@@ -116,6 +120,10 @@ class Projector:
 
         return _persistently(load)
 
+    def rest(self) -> None:
+        """To be called when nothing has come for a while."""
+        self._clear_up(CLEARED_UP_AT_REST_AFTER)
+
     def apply(self, batch: Batch) -> Applied:
         """All of the batch or nothing. A batch that was applied already is no news.
 
@@ -141,7 +149,7 @@ class Projector:
         try:
             with suppress(*_REFUSED):
                 return self._apply(batch, None, anew=True)
-            return self._apply(batch, None, anew=True, careful=True)
+            return self._apply(replace(batch, items=tamed_items(batch.items)), None, anew=True)
         except DoesNotFit as error:
             partition = self._checkpoints.application(batch.partition)
             raise ViewsBroken(f"{partition} from offset {batch.before} on") from error
@@ -153,7 +161,6 @@ class Projector:
         jobs: Mapping[JobId, Job] | None,
         *,
         anew: bool = False,
-        careful: bool = False,
     ) -> Applied:
         with self._transaction() as connection:
             standing = self._standing.get(batch.partition)
@@ -172,18 +179,14 @@ class Projector:
             )
             reach("projector.before_rows")
             rows, values = self._gathered(connection, batch, standing, jobs, anew=anew)
-            written = write(
-                *(connection, batch.partition, rows, values),
-                position=after.offset - 1,
-                careful=careful,
-            )
+            written = write(connection, batch.partition, rows, values, position=after.offset - 1)
             at = tamed_instant(rows.at)
             self._move_partition(connection, batch.partition, after, rows, at)
             forgot_at = forget_commands(connection, batch.partition, at, standing.forgot_at)
             reach("projector.before_commit")
         reach("projector.after_commit")
         recent = standing.recent
-        if jobs is not None or careful or len(recent) > RECENT_MAX:
+        if jobs is not None or len(recent) > RECENT_MAX:
             recent = {}
         for job_id, job in rows.folded.items():
             if job.end is None:
@@ -191,7 +194,8 @@ class Projector:
             else:
                 recent.pop(job_id, None)
         self._standing[batch.partition] = _Standing(after, rows.at, recent, forgot_at)
-        self._clear_up(written.ended)
+        self._ended += written.ended
+        self._clear_up(CLEARED_UP_AFTER)
         return Applied(
             batch.partition,
             after.offset,
@@ -202,15 +206,14 @@ class Projector:
             jobs is None,
         )
 
-    def _clear_up(self, ended: int) -> None:
+    def _clear_up(self, ended_min: int) -> None:
         """Now and then, the room of jobs that are no longer open: 0.4 us a job. Left to Postgres,
         once a minute, the table would become many times as large as what is in it."""
-        self._ended += ended
-        if self._ended < CLEARED_UP_AFTER:
+        if self._ended < ended_min:
             return
         self._ended = 0
-        connection = self._connected()
         try:
+            connection = self._connected()
             connection.autocommit = True
             connection.execute(statement("apply/clear_up"))
             connection.autocommit = False

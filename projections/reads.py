@@ -320,7 +320,7 @@ class Reads:
                 late = at is not None and logical.at > at
                 if late or (version is not None and logical.seq > version):
                     break
-                job = folded(job, logical)
+                job = folded(job, logical.event, logical.at)
                 offset = logical.offset
         if job is None or (version is not None and job.version < version):
             return None
@@ -343,7 +343,7 @@ class Reads:
 
     async def changes(self, partition: int, after: Place, until: int, *, rows_max: int) -> Changes:
         """What happened to jobs after a place, up to an offset that the views have reached. Where
-        that is more than so many rows: up to the end of the flush that holds the last of them."""
+        more jobs than so many moved: up to the end of the flush that moved the last of them."""
         offset, index = after
         values = {
             "partition": partition,
@@ -352,7 +352,7 @@ class Reads:
             "many": rows_max,
         }
         rows = await self._rows("queries/changes", values)
-        return await changes(rows, partition, after=after, until=until, rows_max=rows_max)
+        return await changes(rows, partition, after=after, until=until)
 
     async def changed_jobs(self, versions: Mapping[str, int]) -> list[ChangedJob]:
         """Those of the jobs named that have gone on beyond the version named."""
@@ -543,8 +543,8 @@ async def _history(
             "queries/history",
             {"id": storable(job.id), "after": after_seq, "many": many},
         )
-        for first_seq, packed in rows:
-            for logical in unpack_groups(job, first_seq, packed):
+        for last_seq, stretch in rows:
+            for logical in unpack_groups(job, last_seq, stretch):
                 if logical.seq > after_seq:
                     after_seq = logical.seq
                     yield logical

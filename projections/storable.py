@@ -7,6 +7,7 @@ Columns hold storable text and serve to find rows; what a job says stays exact i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 from msgspec import Raw, Struct
 from msgspec.structs import astuple, replace
 
+from ledger.domain.entries import Entry
+from ledger.domain.events import Event, JobRequested
 from ledger.domain.ids import Micros
-from ledger.domain.job import Job
+from ledger.log.effective import Effective, TakenOver
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MARK = "\ufffd"
@@ -68,11 +71,23 @@ def tamed(value: Value) -> Value:
     return _tamed(value)  # type: ignore[no-any-return]
 
 
-def tamed_job(job: Job) -> Job:
-    job = tamed(job)
-    asked = job.request
-    priority = max(-SMALL_MAX, min(SMALL_MAX, asked.priority))
-    return replace(job, request=replace(asked, priority=priority))
+def tamed_items(items: Sequence[Effective]) -> list[Effective]:
+    """Before they are folded: so jobs, too, are what their stored histories make of them."""
+    return [_tamed_item(item) for item in items]
+
+
+def _tamed_item(item: Effective) -> Effective:
+    item = tamed(item)
+    if isinstance(item, TakenOver):
+        return item
+    entry: Entry = item.entry
+    return replace(item, entry=replace(entry, events=tuple(map(_of_small_priority, entry.events))))
+
+
+def _of_small_priority(event: Event) -> Event:
+    if not isinstance(event, JobRequested):
+        return event
+    return replace(event, priority=max(-SMALL_MAX, min(SMALL_MAX, event.priority)))
 
 
 def tamed_instant(at: Micros) -> Micros:

@@ -34,13 +34,15 @@ from projections.gathering import Gathered
 from projections.operators import operators_change
 from projections.packing import pack_groups, pack_state
 from projections.sql import statement
-from projections.storable import instant, storable, tamed, tamed_instant, tamed_job
+from projections.storable import instant, storable, tamed, tamed_instant
 from projections.unpacking import is_told_by_history, stored_job
 
 COMMANDS_KEPT = timedelta(hours=1)
 FORGET_EVERY = timedelta(seconds=30)
 FORGOTTEN_MAX = 10_000
 """Rows of commands removed in one step."""
+NEWEST_MAX = 600
+"""Bytes of history in a job's own row; then they get a row of their own."""
 STATUSES = tuple(status.value for status in JOB_STATUSES)
 
 
@@ -63,13 +65,10 @@ def write(
     values: Mapping[JobId, Job],
     *,
     position: int,
-    careful: bool,
 ) -> Written:
     """`position` is where the batch ends. Raises `DoesNotFit`."""
     counts: Counter[tuple[str, str]] = Counter()
-    written = _write_jobs(
-        connection, partition, rows, values, counts, position=position, careful=careful
-    )
+    written = _write_jobs(connection, partition, rows, values, counts, position=position)
     for queue in rows.queues:
         counts[storable(queue), "pending"] += 0
     _count(connection, partition, counts)
@@ -104,7 +103,6 @@ def _write_jobs(
     counts: Counter[tuple[str, str]],
     *,
     position: int,
-    careful: bool,
 ) -> Written:
     """Hot: once a job, plain and in one piece. 10-12 us of Python a job that begins
     and ends, as many each time that one moves."""
@@ -114,6 +112,7 @@ def _write_jobs(
     ended: list[bytes] = []
     staged: list[bytes] = []
     history: list[bytes] = []
+    born_at: list[int] = []
     opened_ids: list[str] = []
     ended_ids: list[str] = []
     ending = 0
@@ -121,18 +120,16 @@ def _write_jobs(
         job = values[job_id]
         events = part.events
         version = job.version
-        groups: Any = part.groups
-        if careful:
-            job, groups = tamed_job(job), tamed(groups)
+        packed = pack_groups(part.groups)
+        state = None if is_told_by_history(job) else pack_state(job)
         if version > events:
-            staged.append(staged_job_row(job, events, pack_groups(groups)))
+            staged.append(staged_job_row(job, events, state, packed))
             ending += job.end is not None
             continue
         if version < events:
             raise DoesNotFit
         born = part.first_offset
-        told = is_told_by_history(job, events) and not careful
-        state = None if told else pack_state(job)
+        born_at.append(born)
         if job.end is None:
             opened.append(open_job_row(job, partition, born, state))
             opened_ids.append(storable(job_id))
@@ -142,10 +139,7 @@ def _write_jobs(
         counts[job.request.queue, status(job)] += 1
         history.append(
             first_history_row(
-                *(job.request, version, pack_groups(groups)),
-                partition=partition,
-                born=born,
-                position=position,
+                *(job.request, version, packed), partition=partition, born=born, position=position
             )
         )
     try:
@@ -153,10 +147,11 @@ def _write_jobs(
         _copy(connection, "apply/copy_ended_jobs", ended)
     except errors.UniqueViolation as error:
         raise DoesNotFit from error
+    where = {"partition": partition, "position": position, "newest_max": NEWEST_MAX}
     if history:
         _copy(connection, "apply/copy_history", history)
-        ids = {"opened": opened_ids, "ended": ended_ids}
-        twice = connection.execute(statement("apply/begun_twice"), ids, prepare=True).fetchone()
+        begun = {**where, "born": born_at, "opened": opened_ids, "ended": ended_ids}
+        twice = connection.execute(statement("apply/note_begun"), begun, prepare=True).fetchone()
         if twice != (False,):
             raise DoesNotFit
     if staged:
@@ -169,7 +164,6 @@ def _write_jobs(
         ):
             if not wanted or found == len(staged):
                 continue
-            where = {"partition": partition, "position": position}
             for queue, old, now, many in connection.execute(statement(name), where, prepare=True):
                 found += many
                 if old != now:

@@ -183,7 +183,7 @@ class Faults:
 
     async def lock_table(self) -> None:
         table = self.chance.choice(
-            ["open_jobs", "ended_jobs", "checkpoints", "job_events", "queues"]
+            ["open_jobs", "ended_jobs", "checkpoints", "job_events", "flushes", "queues"]
         )
         seconds = self.chance.uniform(*LOCK_SECONDS)
         self._tell(f"lock the table {table} for {seconds:.1f} s")

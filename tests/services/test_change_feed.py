@@ -12,18 +12,26 @@ import pytest
 from ledger.domain.commands import Beat, HeldLease
 from ledger.domain.ids import JobId, RuntimeId, Session
 from ledger.domain.job import Job
+from projections import writing
 from projections.answers import HistoryEvent
 from projections.change_feed import ALL_OF_IT, Happened, Place
 from projections.projector import Projector
 from projections.reads import Reads, open_reads
 from projections.schema import connect, migrate
 from projections.unpacking import folded
-from tests.unit.projections.histories import QUEUES, Script, plain_job, random_history
+from projections.writing import NEWEST_MAX
+from tests.unit.projections.histories import QUEUES, Script, long_job, plain_job, random_history
 
 pytestmark = pytest.mark.services
 TOPIC = "ledger.events.v1"
 BEGINNING: Place = (-1, ALL_OF_IT)
 SEEDS = range(6)
+
+
+@pytest.fixture(autouse=True, params=[0, NEWEST_MAX])
+def newest_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories in the jobs' own rows, and in as many rows of their own as there can be."""
+    monkeypatch.setattr(writing, "NEWEST_MAX", request.param)
 
 
 def project(dsn: str, script: Script, cuts: Sequence[int], *, fed: bool) -> None:
@@ -89,6 +97,41 @@ async def test_from_every_place_the_rest_is_told(dsn: str, seed: int) -> None:
             assert [one.place for one in rest] == [one.place for one in found[number:]]
 
 
+@pytest.mark.parametrize("rows_max", [1, 3, 1_000])
+async def test_a_long_history_is_told_once_and_in_order(dsn: str, rows_max: int) -> None:
+    """Among short ones, over first rows, rows of its own and what lies with the job."""
+    script = Script()
+    plain_job(script)
+    version = script.partition.jobs[long_job(script, 60)].version
+    plain_job(script)
+    cuts = range(0, len(script.items), 2)
+    await asyncio.to_thread(project, dsn, script, cuts, fed=True)
+    async with open_reads(dsn) as reads:
+        found = await told(reads, script, BEGINNING, rows_max)
+    assert [one.place for one in found] == [
+        (offset, ALL_OF_IT) for offset in range(1, script.offset)
+    ]
+    assert [one.logical.seq for one in found] == [
+        *range(1, 5),
+        *range(1, version + 1),
+        *range(1, 5),
+    ]
+
+
+async def test_an_end_within_a_flush_is_kept_to(dsn: str) -> None:
+    """As it may be after a rebuild, which cuts the log otherwise."""
+    script = Script()
+    for _ in range(5):
+        plain_job(script)
+    await asyncio.to_thread(project, dsn, script, (3, 9), fed=True)
+    async with open_reads(dsn) as reads:
+        for after in range(script.offset):
+            for until in range(after + 1, script.offset):
+                part = await reads.changes(0, (after, ALL_OF_IT), until, rows_max=1_000)
+                assert part.until == until
+                assert [one.place[0] for one in part.items] == list(range(after + 1, until + 1))
+
+
 async def test_places_do_not_depend_on_how_the_log_was_cut(dsn: str) -> None:
     """As it is after a rebuild: what was told before goes on behind it."""
     script = leases_extended()
@@ -151,7 +194,7 @@ async def test_a_followed_job_goes_on_from_the_version_that_is_known(dsn: str, s
                 before = await reads.as_of(job_id, version=version) if version else None
                 job: Job | None = None if before is None else before.job
                 for logical in changed.events:
-                    job = folded(job, logical)
+                    job = folded(job, logical.event, logical.at)
                 assert job == changed.job
             assert await reads.changed_jobs({job_id: len(items)}) == []
 

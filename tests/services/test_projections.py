@@ -15,6 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ledger.domain.commands import (
+    AcknowledgeCancel,
     Beat,
     CancelJob,
     FailAttempt,
@@ -44,6 +45,7 @@ from ledger.domain.steps import JOB_STATUSES
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
 from projections import projector as projector_module
+from projections import writing as writing_module
 from projections.answers import JobFilter, position_text
 from projections.batches import Batch
 from projections.checkpoints import CheckpointLost, Checkpoints, Superseded
@@ -60,9 +62,11 @@ from projections.schema import (
 )
 from projections.sql import statement
 from projections.storable import MARK
+from projections.writing import NEWEST_MAX
 from tests.unit.projections.histories import (
     QUEUES,
     Script,
+    long_job,
     plain_job,
     random_history,
 )
@@ -123,8 +127,9 @@ def test_a_database_of_a_later_version_is_refused(views: str) -> None:
         migrate(views)
 
 
-def test_rows_of_an_older_version_are_refused(dsn: str) -> None:
-    older = tuple(one for one in migrations() if one.number < 103)
+@pytest.mark.parametrize("number", [103, 104])
+def test_rows_of_an_older_version_are_refused(dsn: str, number: int) -> None:
+    older = tuple(one for one in migrations() if one.number < number)
     with connect(dsn) as connection:
         apply_missing(connection, "ledger", older)
         connection.execute(
@@ -137,10 +142,13 @@ def test_rows_of_an_older_version_are_refused(dsn: str) -> None:
 
 # --- Rows are the fold ---------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", range(6))
-def test_both_modes_write_the_same_rows(dsn: str, seed: int) -> None:
+def test_both_modes_write_the_same_rows(
+    dsn: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = random_history(Random(seed), 200)
     random = Random(seed)
     for schema, fed in (("fed", True), ("read", False)):
+        monkeypatch.setattr(writing_module, "NEWEST_MAX", random.randrange(NEWEST_MAX))
         migrate(dsn, schema=schema)
         with Projector(dsn, topic=TOPIC, schema=schema) as projector:
             projector.cursor(0)
@@ -242,6 +250,82 @@ def test_after_a_clearing_up_that_failed_a_batch_is_whole_or_not_there(
     assert count(views, "jobs") == 1
     projector.apply(last)
     assert count(views, "jobs") == 2
+
+
+def test_at_rest_less_is_cleared_up(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 1)
+    script = Script()
+    plain_job(script)
+    for batch in script.batches(range(len(script.items))):
+        projector.apply(batch)
+    projector.rest()
+    projector.rest()
+    projector.close()
+    with connect(views) as connection:
+        [(times,)] = connection.execute(
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+        ).fetchall()
+    assert times == 1
+
+
+def test_rest_is_not_disturbed_by_a_postgres_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 0)
+    with Projector("postgresql://u@127.0.0.1:1/none", topic=TOPIC) as projector:
+        projector.rest()
+
+
+# --- Histories -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_history_that_has_grown_long_gets_rows_of_its_own(views: str, ends: bool) -> None:
+    script = Script()
+    job_id = long_job(script, 40)
+    if ends:
+        script.do(CancelJob(job_id, "why"))
+        script.do(AcknowledgeCancel(job_id, script.partition.jobs[job_id].fence))
+    await asyncio.to_thread(project, views, script, cuts=tuple(range(len(script.items))))
+    version = last_values(script)[job_id].version
+    with connect(views) as connection:
+        rows = connection.execute(
+            "SELECT first_seq, last_seq, length(packed), job_id FROM job_events ORDER BY 1"
+        ).fetchall()
+        [(newest, state)] = connection.execute(
+            "SELECT length(newest), state IS NOT NULL FROM jobs"
+        ).fetchall()
+    assert len(rows) > 2
+    assert [first for first, *_ in rows] == [1, *(last + 1 for _, last, *_ in rows[:-1])]
+    assert [name for *_, name in rows] == [job_id] + [None] * (len(rows) - 1)
+    assert all(length > NEWEST_MAX for _, _, length, _ in rows[1:])
+    assert newest <= NEWEST_MAX
+    assert state
+    async with open_reads(views) as reads:
+        for after in range(version + 1):
+            history = await reads.history(job_id, after_seq=after, limit=3)
+            assert history is not None
+            seqs = [event.seq for event in history.items]
+            assert seqs == list(range(after + 1, min(after + 3, version) + 1))
+            assert history.next_seq == (after + 3 if after + 3 < version else None)
+        stored = await reads.job(job_id)
+        now = await reads.as_of(job_id, version=version)
+    assert stored is not None
+    assert stored == now
+    assert stored.job == last_values(script)[job_id]
+
+
+async def test_a_history_that_tells_the_job_stays_with_it_however_long(views: str) -> None:
+    script = Script()
+    job_id = script.submit()
+    [granted] = script.grant()
+    script.do(FailAttempt(job_id, granted.fence, "X", "x" * 3 * NEWEST_MAX))
+    script.do(CancelJob(job_id, "why"))
+    await asyncio.to_thread(project, views, script, cuts=tuple(range(len(script.items))))
+    assert count(views, "job_events") == 1
+    assert count(views, "jobs WHERE state IS NULL") == 1
+    async with open_reads(views) as reads:
+        stored = await reads.job(job_id)
+    assert stored is not None
+    assert stored.job == last_values(script)[job_id]
 
 
 # --- Checkpoints ---------------------------------------------------------------------------------
@@ -413,7 +497,7 @@ def test_a_cut_connection_is_made_anew(views: str, projector: Projector) -> None
             "WHERE application_name = 'ledger projector' AND datname = current_database()"
         )
     assert projector.apply(second).offset == second.after
-    assert count(views, "job_events") == 2
+    assert count(views, "flushes") == 2
 
 
 # --- Poison --------------------------------------------------------------------------------------
@@ -480,10 +564,23 @@ async def test_numbers_beyond_every_range_do_not_stop_the_views(
     odd = JobId("default.odd")
     asked = JobRequested(odd, QueueName("default"), "t", Raw(b"{}"), **words)  # type: ignore[arg-type]
     script.append((asked,))
+    first = len(script.items)
+    script.append((Unknown("odd", odd, b"{}"),))
     after = plain_job(script)
-    await asyncio.to_thread(project, views, script, fed=fed)
+    await asyncio.to_thread(project, views, script, fed=fed, cuts=(first,))
     async with open_reads(views) as reads:
-        assert set(await reads.jobs_by_id((before, odd, after))) == {before, odd, after}
+        found = await reads.jobs_by_id((before, odd, after))
+        assert {job_id: stored.job.version for job_id, stored in found.items()} == {
+            before: 4,
+            odd: 2,
+            after: 4,
+        }
+    migrate(views, schema="whole")
+    with Projector(views, topic=TOPIC, schema="whole") as projector:
+        projector.cursor(0)
+        for batch in script.batches(fed=False):
+            projector.apply(batch)
+    assert differences(views, "ledger", "whole") == []
 
 
 # --- Reading -------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ class Projector:
         self._views.passing()
         return self._views.standing.setdefault(partition, Standing()).cursor
 
+    def rest(self) -> None: ...
+
     def apply(self, batch: Batch) -> Applied:
         views, partition = self._views, batch.partition
         if not batch.items:

@@ -1,6 +1,6 @@
 -- What happens to a job that has ended: its result is withdrawn, it is erased.
-WITH changed AS (
-    UPDATE ended_jobs j
+WITH moved AS (
+    UPDATE ended_jobs o
     SET status = s.status,
         error_code = s.error_code,
         started_at = s.started_at,
@@ -9,18 +9,16 @@ WITH changed AS (
         version = s.version,
         ended_badly = s.ended_badly,
         state = s.state,
-        output = CASE WHEN s.withdrawn OR s.erased THEN NULL ELSE coalesce(s.output, j.output) END,
+        output = CASE WHEN s.withdrawn OR s.erased THEN NULL ELSE coalesce(s.output, o.output) END,
         erased = s.erased,
-        objects = s.objects
+        objects = s.objects,
+        newest =
+            -- include: apply/newest
     FROM staged_jobs s
     JOIN ended_jobs before ON before.id = s.id
-    WHERE j.id = before.id AND s.finished_at IS NOT NULL AND j.version = s.version - s.events
-    RETURNING j.born, j.id, j.queue, before.status AS old, s.status AS new, s.version, s.events,
-        s.packed
+    WHERE o.id = before.id AND s.finished_at IS NOT NULL AND o.version = s.version - s.events
+    RETURNING o.born, o.queue, before.status AS old, s.status AS new, s.version, s.packed,
+        o.newest, before.newest AS older
 ),
-told AS (
-    INSERT INTO job_events (born, position, partition, first_seq, last_seq, job_id, packed)
-    SELECT born, %(position)s, %(partition)s, version - events + 1, version, id, packed
-    FROM changed
-)
-SELECT queue, old, new, count(*) FROM changed GROUP BY queue, old, new
+-- include: apply/told
+SELECT queue, old, new, count(*) FROM moved GROUP BY queue, old, new

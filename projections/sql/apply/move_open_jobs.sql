@@ -10,16 +10,14 @@ WITH moved AS (
         state = s.state,
         error_code = s.error_code,
         objects = s.objects,
-        wanted = s.wanted
+        wanted = s.wanted,
+        newest =
+            -- include: apply/newest
     FROM staged_jobs s
     JOIN open_jobs before ON before.id = s.id
     WHERE o.id = before.id AND s.finished_at IS NULL AND o.version = s.version - s.events
-    RETURNING o.born, o.id, o.queue, before.status AS old, s.status AS new, s.version, s.events,
-        s.packed
+    RETURNING o.born, o.queue, before.status AS old, s.status AS new, s.version, s.packed,
+        o.newest, before.newest AS older
 ),
-told AS (
-    INSERT INTO job_events (born, position, partition, first_seq, last_seq, job_id, packed)
-    SELECT born, %(position)s, %(partition)s, version - events + 1, version, id, packed
-    FROM moved
-)
+-- include: apply/told
 SELECT queue, old, new, count(*) FROM moved GROUP BY queue, old, new

@@ -1,9 +1,9 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
-SELECT j.id, j.state, j.output, e.request, e.payload, 
-    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+SELECT j.id, j.state, j.output, e.request, e.payload,
+    CASE WHEN j.state IS NULL THEN j.newest || e.packed END AS history,
     j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
-    SELECT j.id, j.partition, j.born, j.state, j.output, j.priority, j.created_at
+    SELECT j.id, j.partition, j.born, j.state, j.newest, j.output, j.priority, j.created_at
     FROM jobs j
     WHERE
         -- include: queries/matching

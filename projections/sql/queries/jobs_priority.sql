@@ -1,13 +1,13 @@
 -- What is not asked for is NULL: the planner sees the values and drops the condition.
 -- Each queue has its own order in the index; the best of each are merged.
-SELECT j.id, j.state, j.output, e.request, e.payload, 
-    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+SELECT j.id, j.state, j.output, e.request, e.payload,
+    CASE WHEN j.state IS NULL THEN j.newest || e.packed END AS history,
     j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT best.*
     FROM queues q
     CROSS JOIN LATERAL (
-        SELECT j.id, j.partition, j.born, j.state, j.output, j.priority, j.created_at
+        SELECT j.id, j.partition, j.born, j.state, j.newest, j.output, j.priority, j.created_at
         FROM jobs j
         WHERE j.queue = q.name
             AND

@@ -1,6 +1,6 @@
 -- Each pair of queue and type has its own order in the index; the best of each are merged.
 SELECT j.id, j.state, NULL::bytea, e.request, e.payload,
-    CASE WHEN j.state IS NULL THEN e.packed END AS begun,
+    CASE WHEN j.state IS NULL THEN j.newest || e.packed END AS history,
     j.priority, (extract(epoch FROM j.created_at) * 1000000)::bigint
 FROM (
     SELECT best.id, best.priority, best.queue_order

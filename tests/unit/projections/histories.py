@@ -184,6 +184,16 @@ def plain_job(script: Script) -> JobId:
     return job_id
 
 
+def long_job(script: Script, many: int) -> JobId:
+    """That reports its progress so often, each time worth an event."""
+    job_id = script.submit()
+    [granted] = script.grant()
+    for number in range(many):
+        progress = ReportProgress(job_id, granted.fence, percent=number % 100, phase="x" * 30)
+        script.do(progress, seconds=1.0)
+    return job_id
+
+
 def random_history(random: Random, steps: int) -> Script:
     """A walk through the rules; now and then something that no rule writes."""
     script = Script()

@@ -18,6 +18,7 @@ class Views:
     def __init__(self, offset: int = 0) -> None:
         self.offset = offset
         self.events = 0
+        self.rested = asyncio.Event()
         self._moved = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
 
@@ -31,6 +32,9 @@ class Views:
         self.offset = batch.after
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._tell()))
         return Applied(batch.partition, batch.after, len(batch.items), events, 0, 0, False)
+
+    def rest(self) -> None:
+        self._loop.call_soon_threadsafe(self.rested.set)
 
     def close(self) -> None:
         pass

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from ledger.domain.ids import Micros
+from projections import feed as feed_module
 from projections.batches import Batch
 from projections.feed import ProjectorFeed
 from tests.unit.projections.histories import NOON, Script
@@ -72,3 +75,17 @@ async def test_what_was_dropped_for_want_of_room_is_read_from_the_log() -> None:
         assert views.offset == dropped.after
         assert feed.offer(0, new.before, new.items, new.jobs)
         await views.reached(new.after)
+
+
+async def test_when_nothing_has_come_for_a_while_the_views_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_SECONDS", 0.01)
+    (new,) = history()
+    views, log = Views(), LogOf([])
+    async with fed(views, log) as feed:
+        feed.follow(0)
+        feed.offer(0, new.before, new.items, new.jobs)
+        await views.reached(new.after)
+        views.rested.clear()
+        await views.rested.wait()

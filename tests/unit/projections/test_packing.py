@@ -29,7 +29,8 @@ from projections.packing import (
     unpack_job,
     unpack_request,
 )
-from tests.unit.projections.histories import Script, plain_job, random_history
+from projections.unpacking import FOLDED_MAX, is_told_by_history, stored_job
+from tests.unit.projections.histories import NOON, Script, plain_job, random_history
 
 SEEDS = range(15)
 
@@ -57,7 +58,7 @@ def test_history_comes_back_event_by_event(seed: int) -> None:
     assert rows.misfits == script.partition.misfits
     for job_id, part in rows.parts.items():
         job = rows.folded[job_id]
-        unpacked = list(unpack_groups(job, 1, pack_groups(part.groups)))
+        unpacked = list(unpack_groups(job, job.version, pack_groups(part.groups)))
         assert [logical.seq for logical in unpacked] == list(range(1, job.version + 1))
         at_offset = {
             item.first_offset + place: (event, item)
@@ -114,7 +115,7 @@ def test_a_result_without_output_comes_back_without() -> None:
     job = script.touched[-1][job_id]
     assert packed_and_back(job) == job
     rows = gather(script.items, script.at, {})
-    *_, last = unpack_groups(job, 1, pack_groups(rows.parts[job_id].groups))
+    *_, last = unpack_groups(job, job.version, pack_groups(rows.parts[job_id].groups))
     assert last.event == event
 
 
@@ -125,12 +126,17 @@ def test_histories_are_equal_however_they_were_cut() -> None:
     first = gather(script.items[:half], script.at, {})
     second = gather(script.items[half:], first.at, first.folded)
     for job_id, part in whole.parts.items():
+        version = whole.folded[job_id].version
+        expected = list(raw_events(version, pack_groups(part.groups)))
+        stretches = [
+            pack_groups(r.parts[job_id].groups) for r in (second, first) if job_id in r.parts
+        ]
+        assert list(raw_events(version, b"".join(stretches))) == expected
         events: list[object] = []
-        for rows in (first, second):
-            if job_id in rows.parts:
-                packed = pack_groups(rows.parts[job_id].groups)
-                events += raw_events(len(events) + 1, packed)
-        assert events == list(raw_events(1, pack_groups(part.groups)))
+        for stretch in reversed(stretches):
+            many = len(list(raw_events(0, stretch)))
+            events += raw_events(len(events) + many, stretch)
+        assert events == expected
 
 
 def test_every_event_of_a_job_has_a_code_of_its_own() -> None:
@@ -162,3 +168,27 @@ def test_a_cursor_moves_as_a_reader_of_the_log_does() -> None:
             offset += 1
         cursor = advanced(cursor, found)
         assert cursor == reader.cursor
+
+
+@pytest.mark.parametrize("size", [0, 100, 254, 255, 256, 70_000])
+def test_a_stretch_is_put_together_however_long_its_parts_are(size: int) -> None:
+    parts = [[[NOON, "a", "c", None, b"", [place, "odd", b"x" * size]]] for place in range(3)]
+    whole = b"".join(map(pack_groups, reversed(parts)))
+    events = [(seq, *event) for seq, *event in raw_events(9, whole)]
+    assert [seq for seq, *_ in events] == [7, 8, 9]
+    assert [event[-1] for event in events] == [[place, "odd", b"x" * size] for place in range(3)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_plain_job_of_few_events_is_told_by_its_history(seed: int) -> None:
+    script = random_history(Random(seed), 150)
+    rows = gather(script.items, script.items[0].take_over.at, {})  # type: ignore[union-attr]
+    told = {key: job for key, job in rows.folded.items() if is_told_by_history(job)}
+    assert told
+    for job_id, job in told.items():
+        asked, result = job.request, job.result
+        output = None if result is None or result.output is UNSET else bytes(result.output)
+        history = pack_groups(rows.parts[job_id].groups)
+        row = (None, output, pack_request(asked), bytes(asked.payload), history)
+        assert stored_job(job_id, *row) == job
+    assert all(job.version > FOLDED_MAX for key, job in rows.folded.items() if key not in told)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.storable import BYTES_MAX, MARK, NUMBER_MAX, NUMBER_MIN, storable, tamed
+from projections.storable import (
+    BYTES_MAX,
+    MARK,
+    NUMBER_MAX,
+    NUMBER_MIN,
+    storable,
+    tamed,
+    tamed_items,
+)
+from tests.unit.projections.histories import random_history
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
 
@@ -56,3 +67,9 @@ def test_numbers_and_surrogates_are_tamed_wherever_they_are() -> None:
         5,
         None,
     ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_rules_write_is_tame(seed: int) -> None:
+    script = random_history(Random(seed), 150)
+    assert tamed_items(script.items) == script.items
