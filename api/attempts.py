@@ -40,15 +40,16 @@ from ledger.domain.job import Job, quoted_step
 
 
 async def lock_job(ask: Ask) -> Response:
-    await if_version(ask, is_checked_by_owner=False)
-    command = LockJob(ask.job_id, **fields_of(ask.body))
+    version = await if_version(ask)
+    command = LockJob(ask.job_id, **fields_of(ask.body), if_version=version)
     decision = await unless_gone(ask.request, decide(ask, command, gives_back=True))
     return _data(decision)
 
 
 async def heartbeat(ask: Ask) -> Response:
-    await if_version(ask, is_checked_by_owner=False)
-    return _data(await decide(ask, Heartbeat(ask.job_id, **fields_of(ask.body))))
+    version = await if_version(ask)
+    command = Heartbeat(ask.job_id, **fields_of(ask.body), if_version=version)
+    return _data(await decide(ask, command))
 
 
 async def start(ask: Ask) -> Response:
@@ -141,8 +142,9 @@ async def _said(
     command_id: CommandId | None = None,
 ) -> Response:
     """One word on the job; the answer is the job after it."""
-    await if_version(ask, is_checked_by_owner=False)
-    command = kind(job_id=ask.job_id, **{**fields_of(ask.body), **(changes or {})})
+    version = await if_version(ask)
+    said = {**fields_of(ask.body), **(changes or {})}
+    command = kind(job_id=ask.job_id, **said, if_version=version)
     return await job_answer(ask, await decide(ask, command, command_id=command_id))
 
 

@@ -135,6 +135,7 @@ def refusal(partition: Partition, asked: Asked, refused: Rejected) -> Reply:
         errors=refused.errors,
         job_id=refused.job_id,
         job_status=refused.job_status,
+        replayed=refused.replayed,
     )
 
 
