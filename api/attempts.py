@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from api import bodies
 from api.answers import accepted_response, raw_response
 from api.bodies import fields_of
-from api.decisions import caught_up, decide, find, id_of, if_version, job_answer
+from api.decisions import Decided, caught_up, decide, find, id_of, if_version, job_answer
 from api.disconnects import unless_gone
 from api.fitting import require_output
 from api.gateway import Undecided
+from api.grants import as_granted
 from api.input import BODY_BYTES_MAX, check_details, inline_form
 from api.jobs import ACCEPTED, JOB
 from api.moving import moved_output, require_its_own
@@ -43,6 +45,8 @@ async def lock_job(ask: Ask) -> Response:
     version = await if_version(ask)
     command = LockJob(ask.job_id, **fields_of(ask.body), if_version=version)
     decision = await unless_gone(ask.request, decide(ask, command, gives_back=True))
+    if isinstance(decision, Decided) and decision.replayed and decision.data is not None:
+        decision = replace(decision, data=await as_granted(ask, decision.data))
     return _data(decision)
 
 

@@ -66,6 +66,38 @@ async def test_so_is_that_there_is_no_such_job(client: Client) -> None:
     assert again.headers["idempotency-replayed"] == "true"
 
 
+FLOW = {"steps": [{"name": "a"}, {"name": "b"}]}
+
+
+@pytest.mark.parametrize("template", [{}, FLOW])
+async def test_a_replayed_lock_gives_the_same_answer_even_if_the_lease_has_ended(
+    client: Client, template: dict[str, Any]
+) -> None:
+    await client.put("/v1/queues/default/templates/t", json=template)
+    path = f"/v1/jobs/{(await client.job())['id']}"
+    body = {"runtime_id": "r"}
+    if template:
+        await client.post(f"{path}/lock", json=body)
+        await client.post(f"{path}/result", json={"fence": 1, "output": {"n": 1}})
+    lock = (await client.post(f"{path}/lock", json=body, headers=KEY)).json()
+    assert lock["inputs"] == ({"a": {"n": 1}} if template else {})
+    client.world.is_lagging = True
+    await client.post(f"{path}/result", json={"fence": lock["fence"], "output": 2})
+    client.world.is_lagging = False
+    again = await client.post(f"{path}/lock", json=body, headers=KEY)
+    assert again.json() == lock
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_where_the_views_do_not_show_the_grant_the_fence_tells(client: Client) -> None:
+    path = f"/v1/jobs/{(await client.job())['id']}"
+    body = {"runtime_id": "r"}
+    lock = (await client.post(f"{path}/lock", json=body, headers=KEY)).json()
+    client.world.is_cut = True
+    again = await client.post(f"{path}/lock", json=body, headers=KEY)
+    assert (again.json()["fence"], again.json()["job"]) == (lock["fence"], lock["job"])
+
+
 @pytest.mark.parametrize(
     ("url", "body"),
     [
