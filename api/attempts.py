@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from api import bodies
 from api.answers import accepted_response, raw_response
 from api.bodies import fields_of
-from api.decisions import caught_up, decide, find, id_of, if_version, job_answer
+from api.decisions import Decided, caught_up, decide, find, id_of, if_version, job_answer
 from api.disconnects import unless_gone
 from api.fitting import require_output
 from api.gateway import Undecided
+from api.grants import as_granted
 from api.input import BODY_BYTES_MAX, check_details, inline_form
 from api.jobs import ACCEPTED, JOB
 from api.moving import moved_output, require_its_own
@@ -40,15 +42,18 @@ from ledger.domain.job import Job, quoted_step
 
 
 async def lock_job(ask: Ask) -> Response:
-    await if_version(ask, is_checked_by_owner=False)
-    command = LockJob(ask.job_id, **fields_of(ask.body))
+    version = await if_version(ask)
+    command = LockJob(ask.job_id, **fields_of(ask.body), if_version=version)
     decision = await unless_gone(ask.request, decide(ask, command, gives_back=True))
+    if isinstance(decision, Decided) and decision.replayed and decision.data is not None:
+        decision = replace(decision, data=await as_granted(ask, decision.data))
     return _data(decision)
 
 
 async def heartbeat(ask: Ask) -> Response:
-    await if_version(ask, is_checked_by_owner=False)
-    return _data(await decide(ask, Heartbeat(ask.job_id, **fields_of(ask.body))))
+    version = await if_version(ask)
+    command = Heartbeat(ask.job_id, **fields_of(ask.body), if_version=version)
+    return _data(await decide(ask, command))
 
 
 async def start(ask: Ask) -> Response:
@@ -141,8 +146,9 @@ async def _said(
     command_id: CommandId | None = None,
 ) -> Response:
     """One word on the job; the answer is the job after it."""
-    await if_version(ask, is_checked_by_owner=False)
-    command = kind(job_id=ask.job_id, **{**fields_of(ask.body), **(changes or {})})
+    version = await if_version(ask)
+    said = {**fields_of(ask.body), **(changes or {})}
+    command = kind(job_id=ask.job_id, **said, if_version=version)
     return await job_answer(ask, await decide(ask, command, command_id=command_id))
 
 

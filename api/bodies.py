@@ -103,7 +103,9 @@ Rerun = _body_of(
     "What the new job has in place of the old.",
     without=(*_OF_PATH_AND_GATEWAY, "payload_ref", "extract", "output_refs"),
 )
-Lock = _body_of(LockJob, "Lock", "Without `step`: the first that is due.", without=("job_id",))
+Lock = _body_of(
+    LockJob, "Lock", "Without `step`: the first that is due.", without=("job_id", "if_version")
+)
 Start = _body_of(StartAttempt, "Start", "The attempt runs.", without=_OF_PATH_AND_GATEWAY)
 Beat = _body_of(
     Heartbeat,

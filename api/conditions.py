@@ -6,6 +6,7 @@ import re
 
 from msgspec import Struct
 
+_VERSION = re.compile(r"[1-9][0-9]{0,14}")
 _TAG = re.compile(r'\s*(W/)?"([^"]*)"\s*')
 
 
@@ -20,7 +21,7 @@ class Tags(Struct, frozen=True, gc=False):
     @property
     def versions(self) -> frozenset[int]:
         """Of the strong tags, those that a job can have."""
-        return frozenset(int(tag) for tag in self.strong if tag.isascii() and tag.isdecimal())
+        return frozenset(int(tag) for tag in self.strong if _VERSION.fullmatch(tag))
 
 
 def etag(version: int) -> str:

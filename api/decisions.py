@@ -23,13 +23,14 @@ from api.gateway import Undecided
 from api.idempotency import fresh_id, keyed_id
 from api.moving import copied_again, labels_of
 from api.operation import Ask, Services
+from api.positions import parse_positions, position_text
 from api.problems import Refused, refused, refused_by_owner, refused_by_rule
 from api.wire import Sent
 from ledger.domain.commands import Command, RerunJob, SubmitResult
 from ledger.domain.ids import CommandId, JobId, QueueName, queue_of
 from ledger.domain.job import Job
 from ledger.domain.job_view import job_json
-from ledger.domain.leases import hash_of, refuse_closed, result_again
+from ledger.domain.leases import hash_of, refuse_closed, refuse_other_version, result_again
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.strict_json import MalformedJson, check
 from ledger.log.errors import LogError
@@ -102,7 +103,12 @@ async def decide(
     if isinstance(decision, Undecided):
         return decision
     if decision.reply.code == Rejection.JOB_NOT_FOUND:
-        return await _forgotten(ask, command, decision.reply)
+        try:
+            return await _forgotten(ask, command, decision.reply)
+        except Refused as refusal:
+            if decision.reply.replayed:
+                refusal.headers["Idempotency-Replayed"] = "true"
+            raise
     return decided(decision.reply, decision.undecided)
 
 
@@ -162,9 +168,9 @@ async def _viewed(ask: Ask, decision: Decided) -> bytes | None:
 
 
 # --- Conditions ----------------------------------------------------------------------------------
-async def if_version(ask: Ask, *, is_checked_by_owner: bool) -> int | None:
-    """The version that `If-Match` asks for, for the owner to check; else checked here, against the
-    view. Raises `Refused` with PRECONDITION_FAILED."""
+async def if_version(ask: Ask) -> int | None:
+    """The version that `If-Match` asks for, for the owner to check: a view may be behind. Of
+    several the one that the view shows. Raises `Refused` where no job can have what is named."""
     text = ask.request.headers.get("if-match")
     if text is None:
         return None
@@ -173,20 +179,14 @@ async def if_version(ask: Ask, *, is_checked_by_owner: bool) -> int | None:
         return None
     if not tags.versions:
         raise refused("PRECONDITION_FAILED", "If-Match names no version of a job")
-    if is_checked_by_owner and len(tags.versions) == 1:
-        return min(tags.versions)
+    newest = max(tags.versions)
+    if len(tags.versions) == 1:
+        return newest
+    assert ask.partition is not None
+    await caught_up(ask, ask.partition)
     stored = await ask.services.reads.job(ask.job_id)
-    if stored is not None and stored.job.version < min(tags.versions):
-        await caught_up(ask, stored.partition)
-        stored = await ask.services.reads.job(ask.job_id)
-    if stored is not None and stored.job.version not in tags.versions:
-        raise refused(
-            "PRECONDITION_FAILED",
-            f"the job has version {stored.job.version}",
-            job_id=ask.job_id,
-            headers={"Ledger-Position": stored.position},
-        )
-    return None
+    shown = None if stored is None else stored.job.version
+    return shown if shown in tags.versions else newest
 
 
 def refuse_if_match(ask: Ask) -> None:
@@ -194,6 +194,28 @@ def refuse_if_match(ask: Ask) -> None:
     text = ask.request.headers.get("if-match")
     if text is not None and not tags_from(text).any:
         raise refused("PRECONDITION_FAILED", "what this route writes to has no ETag")
+
+
+# --- Reading what was written ---------------------------------------------------------------------
+async def await_position(ask: Ask) -> None:
+    """Waits until the views are as far as `Ledger-Min-Position` says. Raises `Refused` with
+    VIEW_BEHIND if they do not come so far in time."""
+    text = ask.request.headers.get("ledger-min-position")
+    if text is None:
+        return
+    wanted = parse_positions(text, ask.services.settings.partitions)
+    reads, seconds = ask.services.reads, ask.view_seconds
+    reached = await asyncio.gather(
+        *(reads.reached(partition, offset, seconds) for partition, offset in wanted.items())
+    )
+    if not all(reached):
+        current = await reads.positions()
+        behind = {p: current.get(p, -1) for p in wanted}
+        raise refused(
+            "VIEW_BEHIND",
+            f"the views are at {position_text(behind)}, not yet at {position_text(wanted)}",
+            headers={"Ledger-Position": position_text(current)},
+        )
 
 
 # --- Finding -------------------------------------------------------------------------------------
@@ -300,9 +322,8 @@ def _closed(job: Job, command: Command) -> Rejected | None:
 
 async def _rerun(ask: Ask, command: RerunJob, job: Job) -> Decided | Undecided:
     """Again, with the job's request brought along."""
-    if command.if_version is not None and command.if_version != job.version:
-        detail = f"the job has version {job.version}, not {command.if_version}"
-        raise refused_by_rule(Rejected(Rejection.PRECONDITION_FAILED, detail, job.id))
+    if refusal := refuse_other_version(job, command.if_version):
+        raise refused_by_rule(refusal)
     original = msgspec.json.encode(job.request)
     again = replace(command, original=Raw(original), if_version=None)
     try:

@@ -200,6 +200,8 @@ async def read_events(ask: Ask) -> Response:
     history = await ask.services.reads.history(ask.job_id, after_seq=after, limit=limit)
     if history is None:
         raise await unknown_job(ask, ask.job_id)
+    if known := _unless_known(ask, stored):
+        return known
     items = tuple(map(event_view, history.items))
     headers = {"ETag": etag(stored.job.version)}
     if isinstance(wanted, Numbered):
@@ -236,20 +238,23 @@ def _after(cursor: str | None) -> int:
 
 async def read_attempts(ask: Ask) -> Response:
     stored = await _found(ask)
+    if known := _unless_known(ask, stored):
+        return known
     attempts = await ask.services.reads.attempts(ask.job_id)
     listed = AttemptList(tuple(map(attempt_view, attempts or ())))
-    return json_response(listed, position=stored.position)
+    headers = {"ETag": etag(stored.job.version)}
+    return json_response(listed, position=stored.position, headers=headers)
 
 
 # --- Ended, run again ----------------------------------------------------------------------------
 async def cancel_job(ask: Ask) -> Response:
-    version = await if_version(ask, is_checked_by_owner=True)
+    version = await if_version(ask)
     command = CancelJob(ask.job_id, **fields_of(ask.body), if_version=version)
     return await job_answer(ask, await decide(ask, command))
 
 
 async def rerun_job(ask: Ask) -> Response:
-    version = await if_version(ask, is_checked_by_owner=True)
+    version = await if_version(ask)
     command_id = id_of(ask, ask.value)
     fields = fields_of(ask.body)
     fields |= await _payload_of_rerun(ask, fields["payload"], fields["labels"], command_id)
@@ -314,6 +319,7 @@ ACCEPTED = Answer(
     description="In the log, not decided yet; `Location` tells the outcome for an hour",
     headers=("Location",),
 )
+KNOWN = {"If-None-Match": "ETags that the caller has"}
 JOB = Answer(content=JobView, description="The job", headers=("ETag",))
 NOT_MODIFIED = Answer(content=None, description="The caller has this version", headers=("ETag",))
 NEW = Answer(content=JobView, description="A new job", headers=("Location", "ETag"))
@@ -367,7 +373,7 @@ OPERATIONS = (
         endpoint=read_job,
         query=AsOf,
         is_read=True,
-        headers={"If-None-Match": "ETags that the caller has"},
+        headers=KNOWN,
         answers={200: JOB, 304: NOT_MODIFIED},
         codes=("JOB_NOT_FOUND",),
     ),
@@ -380,15 +386,17 @@ OPERATIONS = (
         endpoint=read_events,
         query=HistoryQuery,
         is_read=True,
-        headers=LAST_EVENT_ID,
+        headers={**LAST_EVENT_ID, **KNOWN},
         answers={
             200: Answer(
                 content=EventList | EventPage,
                 description="Events, a page at a time; or, where the client accepts it, as they "
                 "come until the job has ended",
+                headers=("ETag",),
                 also=(MEDIA_TYPE,),
             ),
             204: Answer(content=None, description="The job has ended, and the stream told all"),
+            304: NOT_MODIFIED,
         },
         codes=("JOB_NOT_FOUND", "OVERLOADED"),
     ),
@@ -400,7 +408,13 @@ OPERATIONS = (
         summary="Read how each attempt went",
         endpoint=read_attempts,
         is_read=True,
-        answers={200: Answer(content=AttemptList, description="Attempts, oldest first")},
+        headers=KNOWN,
+        answers={
+            200: Answer(
+                content=AttemptList, description="Attempts, oldest first", headers=("ETag",)
+            ),
+            304: NOT_MODIFIED,
+        },
         codes=("JOB_NOT_FOUND",),
     ),
     Operation(

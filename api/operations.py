@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.answers import accepted_response, json_response
 from api.bodies import BulkCancel
-from api.decisions import caught_up, decide, refuse_if_match
+from api.decisions import await_position, caught_up, decide, refuse_if_match
 from api.gateway import Undecided
 from api.operation import Answer, Ask, Operation
 from api.positions import position_text
@@ -26,6 +26,8 @@ async def cancel_jobs(ask: Ask) -> Response:
     body: BulkCancel = ask.body
     if _is_empty(body.where):
         raise invalid("/where", "say which jobs: an empty `where` names none")
+    if body.dry_run:
+        await await_position(ask)
     reads = ask.services.reads
     positions = await reads.positions()
     matched = await reads.count_matching(body.where)

@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from time import monotonic
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from api.decisions import await_position
 from api.gateway import Overloaded
 from api.idempotency import key_from
 from api.input import (
@@ -32,7 +33,6 @@ from api.input import (
 )
 from api.operation import Ask, Operation, Services
 from api.origins import is_cross_site
-from api.positions import parse_positions, position_text
 from api.problems import Refused, invalid, problem_response, refused
 from ledger.domain.ids import QUEUE_PATTERN, TYPE_PATTERN, queue_of
 from ledger.domain.strict_json import MalformedJson, check_text
@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 _QUEUE = re.compile(QUEUE_PATTERN)
 _NAME = re.compile(TYPE_PATTERN)
 PATH_PART_LENGTH_MAX = 256
+FIRST_POSITION_SECONDS = 0.5
 NO_ROUTE = "none"
 """The route's name in the metrics for a path that has none."""
 CLIENT_GONE = 499
@@ -103,28 +104,40 @@ class _Path:
 async def no_route(request: Request, _: Exception) -> Response:
     """Starlette's own 404."""
     response = problem_response(refused("ROUTE_NOT_FOUND", f"no route {request.url.path[:256]}"))
-    _finish(request, NO_ROUTE, response, monotonic())
+    await _finish(request, NO_ROUTE, response, monotonic())
     return response
 
 
 async def respond(
     request: Request, send: Send, route: str, response: Response, started: float
 ) -> None:
-    _finish(request, route, response, started)
+    await _finish(request, route, response, started)
     if response.status_code != CLIENT_GONE:
         await response(request.scope, request.receive, send)
 
 
-def _finish(request: Request, route: str, response: Response, started: float) -> None:
+async def _finish(request: Request, route: str, response: Response, started: float) -> None:
     headers = response.headers
     headers.setdefault("X-Content-Type-Options", "nosniff")
     headers.setdefault("Cache-Control", "no-cache" if "ETag" in headers else "no-store")
     services: Services = request.app.state.services
     if "Ledger-Position" in headers:
         services.seen.note(headers["Ledger-Position"])
-    elif position := services.seen.text():
+    elif position := services.seen.text() or await _first_position(services, route):
         headers["Ledger-Position"] = position
     services.metrics.add(request.method, route, response.status_code, monotonic() - started)
+
+
+async def _first_position(services: Services, route: str) -> str:
+    """How far the views are, for a server that has heard of no position yet. Empty: of an empty
+    ledger, where Postgres does not say it at once, and where it is not to be asked: for health."""
+    if not route.startswith("/v1/"):
+        return ""
+    with suppress(ReadsUnavailable, TimeoutError):
+        async with asyncio.timeout(FIRST_POSITION_SECONDS):
+            for partition, offset in (await services.reads.positions()).items():
+                services.seen.note_one(partition, offset)
+    return services.seen.text()
 
 
 # --- One operation -------------------------------------------------------------------------------
@@ -189,7 +202,7 @@ async def _ask(operation: Operation, request: Request, held: AsyncExitStack) -> 
         key=key,
     )
     if operation.is_read:
-        await _await_position(ask)
+        await await_position(ask)
     return ask
 
 
@@ -241,25 +254,6 @@ async def _body(operation: Operation, request: Request, held: AsyncExitStack) ->
         raise refused("MALFORMED_JSON", "the body is empty")
     value = await json_value(data)
     return body_from(data, value, kind), value
-
-
-async def _await_position(ask: Ask) -> None:
-    text = ask.request.headers.get("ledger-min-position")
-    if text is None:
-        return
-    wanted = parse_positions(text, ask.services.settings.partitions)
-    reads, seconds = ask.services.reads, ask.view_seconds
-    reached = await asyncio.gather(
-        *(reads.reached(partition, offset, seconds) for partition, offset in wanted.items())
-    )
-    if not all(reached):
-        current = await reads.positions()
-        behind = {p: current.get(p, -1) for p in wanted}
-        raise refused(
-            "VIEW_BEHIND",
-            f"the views are at {position_text(behind)}, not yet at {position_text(wanted)}",
-            headers={"Ledger-Position": position_text(current)},
-        )
 
 
 def _refuse_cross_site(request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import Raw
@@ -13,6 +14,7 @@ from api.claims import Claimed, Outcome
 from api.decisions import refuse_if_match, sent_by
 from api.disconnects import unless_gone
 from api.gateway import Undecided
+from api.grants import as_granted
 from api.jobs import ACCEPTED
 from api.lists import list_response
 from api.operation import Answer, Ask, Operation
@@ -54,9 +56,12 @@ async def claim(ask: Ask) -> Response:
         return accepted_response(outcome)
     if not isinstance(outcome, Claimed):
         raise refused_by_owner(outcome)
-    headers = {"Idempotency-Replayed": "true"} if outcome.replayed else {}
-    items: dict[str, tuple[Raw, ...]] = {"items": outcome.items}
-    return json_response(items, position=outcome.position, headers=headers)
+    headers = {}
+    leases: Sequence[Raw] = outcome.items
+    if outcome.replayed:
+        headers["Idempotency-Replayed"] = "true"
+        leases = await asyncio.gather(*(as_granted(ask, lease) for lease in leases))
+    return json_response({"items": leases}, position=outcome.position, headers=headers)
 
 
 async def list_runtimes(ask: Ask) -> Response:

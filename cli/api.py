@@ -11,7 +11,7 @@ import typer
 
 from cli import logs
 from cli.outcome import EXIT_CODES, CommandError, Exit
-from cli.output import say
+from cli.output import LogIsJson, say
 from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     def api(
         host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
         port: Annotated[int | None, typer.Option(help="0: any free one.")] = None,
+        as_json: LogIsJson = False,
     ) -> None:
         settings = load_settings(api_host=host, api_port=port)
         logs.configure(settings.log_level)

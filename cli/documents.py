@@ -69,6 +69,8 @@ def kafka_document() -> str:
         "`ledger.job.request.v1` goes to `ledger.requests.v1`, everything else to"
         " `ledger.commands.v1`. What cannot be read goes to `dlq.` and the topic's name, with the"
         " reason in the header `ledger-reason`.",
+        "The body of a put may also stand beside its address, as it does over HTTP: a queue's is"
+        ' `{"queue": …, "settings": {"depth_max": 9}}` or `{"queue": …, "depth_max": 9}`.',
         "## Commands",
         *(_type_text(kind, parts) for kind in commands.COMMANDS),
         "## In a runtime's inbox, `ledger.assigned.<queue>.v1`",

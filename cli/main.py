@@ -29,7 +29,7 @@ from cli import (
 from cli import worker as worker_command
 from cli.failures import explained
 from cli.outcome import EXIT_CODES, CommandError, Exit
-from cli.output import say
+from cli.output import AsJson, line, print_json, say
 
 
 class LedgerGroup(TyperGroup):
@@ -90,11 +90,13 @@ demo.register(app)
 
 
 @app.command(help="Print the version.\n\nExample: ledger version", epilog=EXIT_CODES)
-def version() -> None:
-    from cli.output import line
+def version(as_json: AsJson = False) -> None:
     from ledger import __version__
 
-    line(__version__)
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        line(__version__)
 
 
 def main() -> None:

@@ -17,6 +17,10 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON to standard output, progress to standard error.")
 ]
 
+LogIsJson = Annotated[
+    bool, typer.Option("--json", help="Changes nothing: all that it says is its log, in JSON.")
+]
+
 STATUS_STYLES = {
     "succeeded": "green",
     "failed": "red",

@@ -8,6 +8,7 @@ import typer
 
 from cli import logs
 from cli.outcome import EXIT_CODES, CommandError, Exit
+from cli.output import LogIsJson
 from cli.servers import kafka_of, objects_of, postgres_of
 from cli.settings import Settings, load_settings
 
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(help="Answer /healthz, /readyz and /metrics here, on loopback."),
         ] = None,
+        as_json: LogIsJson = False,
     ) -> None:
         settings = load_settings(health_port=health_port)
         logs.configure(settings.log_level)

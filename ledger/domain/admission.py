@@ -105,13 +105,13 @@ def run_again(partition: Partition, command: RerunJob, asked: Asked, at: Micros)
     job = partition.job(command.job_id)
     if job is not None and job.erased:
         return not_found(command.job_id)
-    if job is not None and job.end is None:
-        return Rejected(
-            Rejection.JOB_NOT_CLOSED, "only an ended job can be rerun", job.id, status(job)
-        )
     if job is not None:
         if refused := refuse_other_version(job, command.if_version):
             return refused
+        if job.end is None:
+            return Rejected(
+                Rejection.JOB_NOT_CLOSED, "only an ended job can be rerun", job.id, status(job)
+            )
         original = job.request
     elif command.original is not UNSET:
         brought = decoded(command.original, JobRequested)

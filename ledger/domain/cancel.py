@@ -5,17 +5,17 @@ from __future__ import annotations
 from ledger.domain.events import CancelRequested, JobCancelled
 from ledger.domain.ids import Micros
 from ledger.domain.job import Job
-from ledger.domain.leases import refuse_closed, refuse_other_version
+from ledger.domain.leases import refuse_closed
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.steps import current_lease
 
 
 def cancel(
-    job: Job, reason: str, by: str, at: Micros, if_version: int | None = None
+    job: Job, reason: str, by: str, at: Micros
 ) -> tuple[JobCancelled | CancelRequested, ...] | Rejected:
     """With no step leased, running or waiting: at once. Else who is at it is asked to stop within
     the grace, and no other step is begun."""
-    if refused := refuse_closed(job) or refuse_other_version(job, if_version):
+    if refused := refuse_closed(job):
         return refused
     if not job.request.cancel_supported:
         return Rejected(

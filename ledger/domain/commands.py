@@ -177,12 +177,14 @@ class LockJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     job_id: Id
     runtime_id: Runtime
     step: StepName | None = None
+    if_version: int | None = None
 
 
 class StartAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     TYPE: ClassVar[str] = "ledger.attempt.start.v1"
     job_id: Id
     fence: FenceNumber
+    if_version: int | None = None
 
 
 class ProgressSaid(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -197,6 +199,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     fence: FenceNumber
     progress: ProgressSaid | None = None
     start: bool = True
+    if_version: int | None = None
 
 
 class ReportProgress(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -206,6 +209,7 @@ class ReportProgress(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     percent: Percent | None = None
     phase: Text | None = None
     message: Text | None = None
+    if_version: int | None = None
 
 
 class SubmitResult(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -219,6 +223,7 @@ class SubmitResult(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output_hash: Sha256 | None = None
     extract: Extract | None = None
     """Of an output that lies elsewhere: what the flow's pointers find in it, by pointer."""
+    if_version: int | None = None
 
 
 class FailAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -230,6 +235,7 @@ class FailAttempt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     retryable: bool | None = None
     retry_after_seconds: Seconds | None = None
     details: Raw | UnsetType = UNSET
+    if_version: int | None = None
 
 
 class ReleaseLease(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -237,6 +243,7 @@ class ReleaseLease(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     job_id: Id
     fence: FenceNumber
     reason: Text = ""
+    if_version: int | None = None
 
 
 class WaitForCompletion(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -244,6 +251,7 @@ class WaitForCompletion(Struct, frozen=True, forbid_unknown_fields=True, omit_de
     job_id: Id
     fence: FenceNumber
     timeout_seconds: Seconds
+    if_version: int | None = None
 
 
 class AcknowledgeCancel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -252,6 +260,7 @@ class AcknowledgeCancel(Struct, frozen=True, forbid_unknown_fields=True, omit_de
     TYPE: ClassVar[str] = "ledger.attempt.cancelled.v1"
     job_id: Id
     fence: FenceNumber
+    if_version: int | None = None
 
 
 # --- Of a runtime as a whole --------------------------------------------------------------------

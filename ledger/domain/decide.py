@@ -161,6 +161,7 @@ def _again(before: Outcome, content: str, command: Command) -> Decision:
             refusal.job_id,
             refusal.job_status,
             refusal.pointer,
+            replayed=True,
         )
     return Decided(
         job_id=before.job_id,
@@ -168,6 +169,7 @@ def _again(before: Outcome, content: str, command: Command) -> Decision:
         deduplicated=isinstance(command, RequestJob),
         replayed=True,
         template_version=before.template_version,
+        created=before.created,
         operation_id=before.operation_id,
     )
 
@@ -187,9 +189,13 @@ OfJob = (
 
 
 def _of_job(partition: Partition, job: Job, command: OfJob, asked: Asked, at: Micros) -> Decision:
+    # Of an ended job its end says more than its version does.
+    wanted = command.if_version if job.end is None else None
+    if refused := leases.refuse_other_version(job, wanted):
+        return refused
     match command:
         case CancelJob():
-            return _accepted(job, cancel(job, command.reason, asked.actor, at, command.if_version))
+            return _accepted(job, cancel(job, command.reason, asked.actor, at))
         case LockJob():
             if refused := _expired(partition, asked) or _is_paused(partition, job):
                 return refused

@@ -49,6 +49,7 @@ from ledger.domain.flows import follow
 from ledger.domain.ids import (
     INLINE_BYTES_MAX,
     NO_SESSION,
+    SECOND,
     Fence,
     Micros,
     RuntimeId,
@@ -75,7 +76,9 @@ RELEASES_MAX = 100
 NOT_CONFIRMED = "nobody said that it was handed over"
 """Why the owner itself gives a lease back."""
 EXTENSIONS_MAX = 5
-"""An HTTP heartbeat is recorded at most this often within the length of a lease."""
+"""Of a lease of a few seconds HTTP heartbeats are recorded this often within its length."""
+EXTENSION_PERIOD_US = SECOND
+"""Of a longer one at most once in this time: whoever beats sees that the lease is longer."""
 
 DETAILS_BYTES_MAX = 8_192
 """Of the JSON that says more of a failure."""
@@ -175,7 +178,8 @@ def heartbeat(
     if command.progress is not None:
         said = merged(deferred, command.progress)
         events += progressed(job, step, command.fence, said, at)
-    return Held(events, extension(job, step, at, job.request.lease_us // EXTENSIONS_MAX))
+    least = min(job.request.lease_us // EXTENSIONS_MAX, EXTENSION_PERIOD_US)
+    return Held(events, extension(job, step, at, least))
 
 
 def extension(job: Job, step: Step, at: Micros, least: int) -> Extension | None:

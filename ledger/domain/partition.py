@@ -294,14 +294,16 @@ class Partition:
         self.taken.clear()
         self.commands = entry.commands
         self.requests = entry.requests
+        created = False
         for event in entry.events:
             if type(event) in _JOB_KINDS:
                 self._apply_to_job(event, at)  # type: ignore[arg-type]
             else:
+                created = self._is_new(event) or created
                 self._apply_to_queue(event, at)
         command_id = command_of(entry.cause)
         if command_id is not None:
-            self.outcomes.note(command_id, entry, at)
+            self.outcomes.note(command_id, entry, at, created=created)
         if entry.number % FORGET_EVERY == 0:
             self.closed.forget(at)
             self.outcomes.forget(at)
@@ -358,6 +360,17 @@ class Partition:
         self.late[event.job_id] = late.after(event, at)
         if len(self.late) > self.bounds.closed_max:
             del self.late[next(iter(self.late))]
+
+    def _is_new(self, event: Event) -> bool:
+        """Whether it puts something of which there was none."""
+        kind = type(event)
+        if kind is not SchedulePut and kind is not ModelPut:
+            return False
+        queue = self.queues.get(event.queue)  # type: ignore[union-attr]
+        if queue is None:
+            return True
+        held = queue.schedules if kind is SchedulePut else queue.models
+        return held.get(event.name) is None  # type: ignore[union-attr]
 
     def _apply_to_queue(self, event: Event, at: Micros) -> None:
         fits = True

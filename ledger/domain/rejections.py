@@ -139,6 +139,8 @@ class Rejected(Struct, frozen=True, gc=False):
     """That a word of a report quoted."""
     errors: tuple[FieldError, ...] = ()
     """All that is wrong, where it is more than one thing."""
+    replayed: bool = False
+    """The very command (id, or Idempotency-Key) came before, and was refused so."""
 
 
 def not_found(job_id: JobId) -> Rejected:

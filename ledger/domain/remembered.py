@@ -216,6 +216,8 @@ class Outcome(Struct, frozen=True, gc=False):
     rejected: CommandRejected | None = None
     template_version: int | None = None
     operation_id: str | None = None
+    created: bool = False
+    """Of a put: there was none of that name before."""
 
 
 class Outcomes:
@@ -237,11 +239,14 @@ class Outcomes:
         held = self._held.get(identity)
         return held if held is None or type(held) is Outcome else Outcome("", JobId(held))
 
-    def note(self, command_id: str, entry: Entry, at: Micros) -> None:
+    def note(self, command_id: str, entry: Entry, at: Micros, *, created: bool) -> None:
+        """`created`: the entry put something of which there was none before."""
         outcome: Outcome | JobId | None
         if command_id.startswith(KEYED):
             identity, content = identity_of(command_id)
             outcome = _keyed_outcome(content, entry.events)
+            if created and outcome is not None:
+                outcome = replace(outcome, created=True)
         else:
             identity = command_id
             outcome = _plain_outcome(entry.events)

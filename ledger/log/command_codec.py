@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from ledger.domain.commands import (
     TYPES,
@@ -109,14 +109,18 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
         return _misshapen(record, attributes, body, "no command is of this type", "")
     decoder, raw_names = known
     value = record.value or b""
+    content = _BODIES.get(kind)
+    is_flat = content is not None and isinstance(body, dict) and content not in body
     try:
         if is_long:
             check_integers(body)
-        command = decoder.decode(value)
+        command = decoder.decode(_gathered(value, kind) if is_flat else value)
     except UnsafeInteger as error:
         return _misshapen(record, attributes, body, str(error), error.pointer)
     except msgspec.DecodeError as error:
         message, pointer = _explained(str(error))
+        if is_flat:
+            pointer = pointer.removeprefix(f"/{content}")
         return _misshapen(record, attributes, body, message, pointer)
     if raw_names:
         detach(command, raw_names)
@@ -137,6 +141,14 @@ def command_from(record: Record) -> Asked | Misshapen | Unreadable:
         offset=record.offset,
         traceparent=attributes.get("traceparent", ""),
     )
+
+
+def _gathered(value: bytes, kind: str) -> bytes:
+    """A put whose body stands beside its address, as the route has it over HTTP, with the body in
+    the field that the command has for it."""
+    content = _decode_fields(value)
+    address = {name: content.pop(name) for name in _ADDRESSES[kind] if name in content}
+    return _encode({**address, _BODIES[kind]: content})
 
 
 def request_from(value: bytes) -> RequestJob:
@@ -314,6 +326,18 @@ _DECODERS: dict[str, tuple[msgspec.json.Decoder[Command], tuple[str, ...]]] = {
     name: (msgspec.json.Decoder(kind), raw_fields(kind)) for name, kind in TYPES.items()
 }
 _decode_request = msgspec.json.Decoder(RequestJob).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_BODIES = {
+    PutTemplate.TYPE: "template",
+    PutSchedule.TYPE: "schedule",
+    PutQueue.TYPE: "settings",
+    PutModel.TYPE: "model",
+}
+"""Of commands that have an address and a body: the field of the body."""
+_ADDRESSES = {
+    kind: tuple(name for name in TYPES[kind].__struct_fields__ if name != content)
+    for kind, content in _BODIES.items()
+}
 _TEMPLATE_RAWS = raw_fields(Template)
 _SCHEDULE_RAWS = raw_fields(Schedule)
 _REPORTED_RAWS = {kind: raw_fields(kind) for kind in get_args(Reported)}

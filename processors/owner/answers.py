@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
-from msgspec.structs import replace
 
 from ledger.domain.commands import (
     Asked,
@@ -31,10 +30,11 @@ from ledger.domain.commands import (
 )
 from ledger.domain.decide import Decided
 from ledger.domain.events import Labels, LeaseGranted, Ref
-from ledger.domain.flows import inputs_of, stored_outputs
+from ledger.domain.flows import stored_outputs
 from ledger.domain.ids import MODELS_QUEUE, QueueName, StepName, rfc3339
 from ledger.domain.job import cancel_of, held_lease, quoted_step
 from ledger.domain.job_view import job_json
+from ledger.domain.lease_views import LeaseView, lease_view
 from ledger.domain.operator_views import (
     CollectedView,
     ModelView,
@@ -52,25 +52,8 @@ from ledger.log.replies import Reply
 _encode = msgspec.json.Encoder().encode
 
 
-class Locked(Struct, frozen=True, gc=False):
-    """The answer of `lock`, and each item of `claim`'s."""
-
-    job_id: str
-    step: str
-    attempt: int
-    fence: int
-    lease_expires_at: str
-    job: Raw
-    inputs: dict[str, Raw] = {}
-    """Outputs of the steps that this one needs, by name."""
-    input_refs: dict[str, Ref] = {}
-    """Where those lie that are kept in the object store."""
-    item: Raw | None = None
-    """Of a step that is done once for each item of a list."""
-
-
 class Claimed(Struct, frozen=True, gc=False):
-    items: tuple[Locked, ...]
+    items: tuple[LeaseView, ...]
 
 
 class HeartbeatAnswer(Struct, frozen=True, gc=False):
@@ -135,6 +118,7 @@ def refusal(partition: Partition, asked: Asked, refused: Rejected) -> Reply:
         errors=refused.errors,
         job_id=refused.job_id,
         job_status=refused.job_status,
+        replayed=refused.replayed,
     )
 
 
@@ -271,13 +255,5 @@ def _collected(partition: Partition, command: CollectJob) -> CollectedView:
     return collected_view(command.job_id, late.collected_at, late.result_expires_at)
 
 
-def _locked(partition: Partition, grant: LeaseGranted) -> Locked:
-    job = partition.job(grant.job_id)
-    view = Raw(job_json(job)) if job is not None else Raw(b"null")
-    until = rfc3339(grant.until)
-    locked = Locked(grant.job_id, grant.step, grant.attempt, grant.fence, until, view)
-    step = quoted_step(job, grant.fence) if job is not None else None
-    if job is None or step is None or step.part is None:
-        return locked
-    inputs, refs = inputs_of(job, step)
-    return replace(locked, inputs=inputs, input_refs=refs, item=step.part.item or None)
+def _locked(partition: Partition, grant: LeaseGranted) -> LeaseView:
+    return lease_view(partition.job(grant.job_id), grant)

@@ -67,7 +67,7 @@ WORDS_MAX = 250
 OCCURRENCES_MAX = 10_000
 """Of one schedule that are fired before an edit of it, at most: it gives up the others."""
 UNRECORDED = (Beat, Heartbeat, ReportProgress, Claim)
-"""Commands that may change nothing and leave no entry of their own."""
+"""Commands that may change nothing and leave no entry of their own, unless they are keyed."""
 
 
 class Waiting(Struct):
@@ -428,7 +428,8 @@ class Turn:
             self.unrecorded += 1
         elif not self._record(events, asked):
             return
-        defer(self.partition, command, self.at)
+        if not decided.replayed:
+            defer(self.partition, command, self.at)
         if asked.reply_to:
             self._wait(asked.reply_to, answers.acceptance(self.partition, asked, decided))
         if isinstance(command, Report) and command.beat is not None:
@@ -444,10 +445,13 @@ class Turn:
         """How a command that changed nothing is recorded."""
         if decided.replayed or not isinstance(asked.command, UNRECORDED):
             return (self._duplicate(asked, decided.job_id),)
-        if isinstance(asked.command, Claim) and asked.command_id.startswith(KEYED):
+        if not asked.command_id.startswith(KEYED):
+            return ()
+        if isinstance(asked.command, Claim):
             # Whoever repeats it, anywhere, is to be told again that there was nothing.
             return (CommandsConsumed(LEDGER_QUEUE, 1),)
-        return ()
+        # Whoever repeats it is answered so, and another body under the key is refused.
+        return (self._duplicate(asked, decided.job_id),)
 
     def _refuse(self, asked: Asked, refused: Rejected) -> None:
         event = self._rejection(asked, refused)

@@ -7,6 +7,7 @@ the answer as one. Not here: flows, schedules, models, retention, jitter, bounds
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -240,7 +241,7 @@ class Model:
         if said.get("percent") is not None:
             job["percent"] = max(job["percent"] or 0, said["percent"])
         if kind == "heartbeat":
-            self.prolong(job, parts=5)
+            self.prolong(job, parts=5, at_most=1)
         elif kind in ("result", "cancelled"):
             job["output"] = said.get("output")
             self.end(job, "succeeded" if kind == "result" else kind)
@@ -256,9 +257,11 @@ class Model:
         if job["status"] == "leased":
             job |= {"status": "running", "started": True, "deadline": self.now + job["timeout"]}
 
-    def prolong(self, job: Dict, *, parts: int) -> None:
-        """To a whole lease from now, if that is worth a record: at least so small a part of one."""
-        if parts * (self.now + job["lease"] - job["until"]) >= job["lease"]:
+    def prolong(self, job: Dict, *, parts: int, at_most: float = math.inf) -> None:
+        """To a whole lease from now, if that is worth a record: at least so small a part of one,
+        or so many seconds."""
+        more = self.now + job["lease"] - job["until"]
+        if parts * more >= job["lease"] or more >= at_most:
             job["until"] = self.now + job["lease"]
 
     def give_back(self, job: Dict, *said: Any) -> None:

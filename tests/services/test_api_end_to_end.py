@@ -256,6 +256,39 @@ async def test_keys(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("running")
+async def test_a_version_that_was_is_refused_at_once_whatever_the_views_show(
+    client: httpx.AsyncClient,
+) -> None:
+    for _ in range(10):
+        job = await new_job(client)
+        path = f"/v1/jobs/{job['id']}"
+        await client.post(f"{path}/lock", json={"runtime_id": "r1"})
+        stale = await client.post(f"{path}/start", json={"fence": 1}, headers={"If-Match": '"1"'})
+        assert (stale.status_code, stale.json()["code"]) == (412, "PRECONDITION_FAILED")
+        now = await client.post(f"{path}/start", json={"fence": 1}, headers={"If-Match": '"2"'})
+        assert now.status_code == 200
+
+
+@pytest.mark.usefixtures("running")
+async def test_keyed_words_that_change_nothing_are_remembered(client: httpx.AsyncClient) -> None:
+    path = f"/v1/jobs/{(await new_job(client))['id']}"
+    await client.post(f"{path}/lock", json={"runtime_id": "r1"})
+    await client.post(f"{path}/progress", json={"fence": 1, "percent": 1})
+    key = {"Idempotency-Key": "k"}
+    for word in ("progress", "heartbeat", "start"):
+        body = {"fence": 1} | ({"percent": 2} if word == "progress" else {})
+        first, again = [
+            await client.post(f"{path}/{word}", json=body, headers=key) for _ in range(2)
+        ]
+        assert (first.status_code, again.status_code) == (200, 200)
+        assert first.json() == again.json()
+        assert "idempotency-replayed" not in first.headers
+        assert again.headers["idempotency-replayed"] == "true"
+        other = await client.post(f"{path}/{word}", json={"fence": 9}, headers=key)
+        assert (other.status_code, other.json()["code"]) == (422, "IDEMPOTENCY_KEY_REUSED")
+
+
+@pytest.mark.usefixtures("running")
 async def test_one_of_many_wins_a_lock(client: httpx.AsyncClient) -> None:
     job = await new_job(client)
     answers = await asyncio.gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,71 @@ async def test_a_refusal_is_replayed_too(client: Client) -> None:
     await client.post(f"/v1/jobs/{job['id']}/cancel")
     again = await client.post(f"/v1/jobs/{job['id']}/rerun", headers=KEY)
     assert code_of(first) == code_of(again) == (409, "JOB_NOT_CLOSED")
+    assert first.json() == again.json()
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_so_is_that_there_is_no_such_job(client: Client) -> None:
+    url = "/v1/jobs/default.019ca945-0a00-7efb-9caa-142507730215/cancel"
+    first = await client.post(url, headers=KEY)
+    again = await client.post(url, headers=KEY)
+    assert code_of(first) == code_of(again) == (404, "JOB_NOT_FOUND")
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+FLOW = {"steps": [{"name": "a"}, {"name": "b"}]}
+
+
+@pytest.mark.parametrize("template", [{}, FLOW])
+async def test_a_replayed_lock_gives_the_same_answer_even_if_the_lease_has_ended(
+    client: Client, template: dict[str, Any]
+) -> None:
+    await client.put("/v1/queues/default/templates/t", json=template)
+    path = f"/v1/jobs/{(await client.job())['id']}"
+    body = {"runtime_id": "r"}
+    if template:
+        await client.post(f"{path}/lock", json=body)
+        await client.post(f"{path}/result", json={"fence": 1, "output": {"n": 1}})
+    lock = (await client.post(f"{path}/lock", json=body, headers=KEY)).json()
+    assert lock["inputs"] == ({"a": {"n": 1}} if template else {})
+    client.world.is_lagging = True
+    await client.post(f"{path}/result", json={"fence": lock["fence"], "output": 2})
+    client.world.is_lagging = False
+    again = await client.post(f"{path}/lock", json=body, headers=KEY)
+    assert again.json() == lock
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_where_the_views_do_not_show_the_grant_the_fence_tells(client: Client) -> None:
+    path = f"/v1/jobs/{(await client.job())['id']}"
+    body = {"runtime_id": "r"}
+    lock = (await client.post(f"{path}/lock", json=body, headers=KEY)).json()
+    client.world.is_cut = True
+    again = await client.post(f"{path}/lock", json=body, headers=KEY)
+    assert (again.json()["fence"], again.json()["job"]) == (lock["fence"], lock["job"])
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("/v1/queues/q/templates/t", {}),
+        ("/v1/queues/q/schedules/s", {"cron": "0 3 * * *", "type": "t"}),
+        ("/v1/models/m", {"base_url": "https://model.example", "route": "/", "method": "GET"}),
+    ],
+)
+async def test_what_was_new_is_new_to_who_asks_again(
+    client: Client, url: str, body: dict[str, Any]
+) -> None:
+    first = await client.put(url, json=body, headers=KEY)
+    again = await client.put(url, json=body, headers=KEY)
+    assert first.status_code == again.status_code == 201
+    assert first.headers["location"] == again.headers["location"] == url
+    assert first.json() == again.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    other = await client.put(url, json=body)
+    assert other.status_code == 200
 
 
 async def test_while_the_first_is_in_flight(client: Client) -> None:

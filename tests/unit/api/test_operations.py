@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -32,6 +33,19 @@ async def test_a_dry_run_only_counts(client: Client) -> None:
     answer = await client.post("/v1/jobs/cancel", json=body)
     assert (answer.status_code, answer.json()) == (200, {"operation_id": None, "matched": 1})
     assert len(client.world.sent) == before
+
+
+async def test_a_dry_run_waits_like_a_read(client: Client) -> None:
+    client.world.is_lagging = True
+    created = await client.post("/v1/jobs", json={"type": "a"})
+    headers = {"Ledger-Min-Position": created.headers["ledger-position"]}
+    body = {"where": {"types": ["a"]}, "dry_run": True}
+    behind = await client.post("/v1/jobs/cancel", json=body, headers=headers)
+    assert code_of(behind) == (503, "VIEW_BEHIND")
+    counting = asyncio.create_task(client.post("/v1/jobs/cancel", json=body, headers=headers))
+    await asyncio.sleep(0.02)
+    client.world.catch_up()
+    assert (await counting).json()["matched"] == 1
 
 
 @pytest.mark.parametrize("where", [{}, {"labels": {}}, {"queue": None, "scope": None}])

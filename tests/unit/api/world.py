@@ -387,7 +387,9 @@ def _rejected(asked: Asked, refused: Rejected) -> CommandRejected:
         asked.command.TYPE,
         refused.code,
         refused.detail,
-        refused.job_id,
+        job_id=refused.job_id,
+        job_status=refused.job_status,
+        pointer=refused.pointer,
     )
 
 

@@ -120,13 +120,16 @@ def test_a_heartbeat_extends_the_lease_by_a_minute_from_now() -> None:
     assert told.job.steps[0].phase.lease.until == instant(80)  # type: ignore[union-attr]
 
 
-def test_heartbeats_are_recorded_at_most_five_times_a_lease() -> None:
-    told = given(requested(), leased(), started())
-    recorded = 0
-    for _ in range(60):
-        told.owner.clock.pass_seconds(1)
+@pytest.mark.parametrize(("lease_seconds", "most"), [(60, 60), (6, 6), (5, 5), (1, 5)])
+def test_heartbeats_are_recorded_at_most_once_a_second_of_a_short_lease_five_times(
+    lease_seconds: int, most: int
+) -> None:
+    told = given(requested(lease_us=lease_seconds * 1_000_000), leased(lease=lease_seconds))
+    recorded = -1  # The start.
+    for _ in range(10 * lease_seconds):
+        told.owner.clock.pass_seconds(0.1)
         recorded += len(told.when(heartbeat()).decided().events)
-    assert recorded == 5
+    assert recorded == most
 
 
 def test_a_heartbeat_under_a_stale_fence_extends_nothing() -> None:

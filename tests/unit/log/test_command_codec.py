@@ -132,6 +132,41 @@ def test_a_readable_command_of_wrong_form_says_where(misshapen: Record, pointer:
     assert found.offset == 5
 
 
+PUTS = [
+    (b"ledger.template.put.v1", '"queue":"mail","type":"send"', "template", '"priority":3'),
+    (b"ledger.queue.put.v1", '"queue":"mail"', "settings", '"depth_max":9'),
+    (b"ledger.queue.put.v1", '"queue":"mail"', "settings", ""),
+    (
+        b"ledger.schedule.put.v1",
+        '"queue":"mail","name":"daily"',
+        "schedule",
+        '"cron":"0 3 * * *","type":"send","payload":{"n":1.50}',
+    ),
+    (b"ledger.model.put.v1", '"name":"m"', "model", '"base_url":"https://model.example"'),
+]
+
+
+@pytest.mark.parametrize(("kind", "address", "field", "body"), PUTS)
+def test_the_body_of_a_put_may_stand_beside_its_address(
+    kind: bytes, address: str, field: str, body: str
+) -> None:
+    beside = ",".join(filter(None, (address, body)))
+    flat = command_from(record(f"{{{beside}}}".encode(), ce_type=kind))
+    nested = command_from(record(f'{{{address},"{field}":{{{body}}}}}'.encode(), ce_type=kind))
+    assert isinstance(flat, Asked)
+    assert flat == nested
+
+
+@pytest.mark.parametrize(("kind", "address", "field", "body"), PUTS)
+def test_what_is_wrong_in_it_is_where_it_stands(
+    kind: bytes, address: str, field: str, body: str
+) -> None:
+    beside = ",".join(filter(None, (address, body, '"x":1')))
+    found = command_from(record(f"{{{beside}}}".encode(), ce_type=kind))
+    assert isinstance(found, Misshapen)
+    assert found.pointer == "/x"
+
+
 def test_a_misshapen_command_says_whom_it_is_about_and_who_waits() -> None:
     found = command_from(
         record(

@@ -12,12 +12,14 @@ from ledger.domain.commands import (
     CancelJob,
     CancelPart,
     DeclareInputLost,
+    Heartbeat,
     HeldLease,
     LockJob,
     ProgressSaid,
     Report,
     ReportedResult,
     ReportedStart,
+    ReportProgress,
     RequestJob,
     RerunJob,
     StartAttempt,
@@ -40,6 +42,7 @@ from ledger.domain.events import (
 from ledger.domain.ids import (
     SECOND,
     Fence,
+    JobId,
     Micros,
     QueueName,
     RuntimeId,
@@ -379,6 +382,52 @@ def test_an_older_session_of_a_runtime_says_nothing_of_progress_not_even_for_lat
     [step] = owner.partition.jobs[job_id].steps
     assert step.progress is not None
     assert step.progress.percent == 10.0
+
+
+# --- Keyed words that change nothing --------------------------------------------------------------
+def leased(owner: Owner) -> JobId:
+    [job_id] = owner.submit()
+    owner.does(LockJob(job_id, RuntimeId("r")))
+    owner.does(ReportProgress(job_id, Fence(1), 10.0, message="first"))
+    return job_id
+
+
+def word(kind: str, job_id: JobId, percent: float, message: str) -> Heartbeat | ReportProgress:
+    if kind == "progress":
+        return ReportProgress(job_id, Fence(1), percent, message=message)
+    return Heartbeat(job_id, Fence(1), ProgressSaid(percent, message=message))
+
+
+@pytest.mark.parametrize("kind", ["progress", "heartbeat"])
+def test_a_keyed_word_that_comes_too_soon_to_be_recorded_is_remembered(
+    owner: Owner, kind: str
+) -> None:
+    job_id = leased(owner)
+    said = word(kind, job_id, 20.0, "second")
+    first = owner.does(said, reply_to="0/me", command_id="ik.word.one")
+    again = owner.does(said, reply_to="0/me", command_id="ik.word.one")
+    other = owner.does(said, reply_to="0/me", command_id="ik.word.two")
+    replies = [turn.effects.replies[0].reply for turn in (first, again, other)]
+    assert [(one.outcome, one.code, one.replayed) for one in replies] == [
+        ("accepted", None, False),
+        ("accepted", None, True),
+        ("rejected", "IDEMPOTENCY_KEY_REUSED", False),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["progress", "heartbeat"])
+def test_a_keyed_word_said_again_is_not_the_last_word(owner: Owner, kind: str) -> None:
+    job_id = leased(owner)
+    owner.does(word(kind, job_id, 20.0, "second"), command_id="ik.word.one")
+    owner.does(word(kind, job_id, 20.0, "third"))
+    owner.does(word(kind, job_id, 20.0, "second"), command_id="ik.word.one")
+    assert owner.partition.deferred[job_id][Fence(1)].message == "third"
+
+
+@pytest.mark.parametrize("kind", ["progress", "heartbeat"])
+def test_without_a_key_such_a_word_leaves_no_entry(owner: Owner, kind: str) -> None:
+    job_id = leased(owner)
+    assert owner.does(word(kind, job_id, 20.0, "second")).entries == []
 
 
 # --- What many runtimes that wait cost ------------------------------------------------------------
