@@ -4,7 +4,7 @@ a job only what it does not share with others is kept, and it is made anew for w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from operator import attrgetter
 from typing import Any, final, get_type_hints
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from ledger.domain.events import JobRequested
+from ledger.domain.events import JobRequested, Labels
 from ledger.domain.evolve import begin
 from ledger.domain.ids import JobId, Micros
 from ledger.domain.job import Job
@@ -38,6 +38,18 @@ class Packed(Struct, frozen=True, gc=False):
     """JSON: what else is its own, which for most is nothing."""
 
 
+class Alike(Struct, frozen=True, gc=False):
+    """Packed jobs of equal terms, side by side, as a snapshot holds them."""
+
+    terms: JobRequested
+    ids: tuple[JobId, ...]
+    payloads: tuple[Raw, ...]
+    created_at: tuple[Micros, ...]
+    ready_at: tuple[Micros, ...]
+    orders: tuple[int, ...]
+    rests: tuple[Raw, ...]
+
+
 class OpenJobs(MutableMapping[JobId, Job]):
     """To read one changes nothing: it stays packed until it is put as it is now."""
 
@@ -58,6 +70,29 @@ class OpenJobs(MutableMapping[JobId, Job]):
         self._recent.append(job_id)
         if len(self._recent) > RECENT_MAX:
             self._pack(self._recent.popleft())
+
+    def put_back(self, alike: Alike) -> None:
+        """Of none of them anything is there."""
+        held, terms = self._held, self._terms_of(alike.terms)
+        at = self._at
+        rows = zip(
+            *(alike.ids, alike.payloads, alike.created_at, alike.ready_at, alike.orders),
+            alike.rests,
+            strict=True,
+        )
+        for job_id, payload, created_at, ready_at, order, rest in rows:
+            if created_at != at:
+                at = created_at
+            own = bytes(rest)
+            held[job_id] = Packed(
+                terms,
+                bytes(payload),
+                at,
+                at if ready_at == at else ready_at,
+                order,
+                b"" if own == _NOTHING else own,
+            )
+        self._at = at
 
     def get(self, job_id: JobId, default: None = None) -> Job | None:  # type: ignore[override]
         held = self._held.get(job_id)
@@ -144,6 +179,35 @@ def job_of(job_id: JobId, held: Job | Packed) -> Job:
     return begin(asked, held.created_at)
 
 
+def alike(rows: Iterable[tuple[JobId, Packed]]) -> list[Alike]:
+    """In the order in which each first row of equal terms comes."""
+    groups: dict[int, tuple[JobRequested, list[tuple[JobId, Packed]]]] = {}
+    for row in rows:
+        terms = row[1].terms
+        groups.setdefault(id(terms), (terms, []))[1].append(row)
+    return [
+        Alike(
+            terms,
+            tuple(job_id for job_id, _ in its),
+            tuple(Raw(held.payload) for _, held in its),
+            tuple(held.created_at for _, held in its),
+            tuple(held.ready_at for _, held in its),
+            tuple(held.order for _, held in its),
+            tuple(Raw(held.rest or _NOTHING) for _, held in its),
+        )
+        for terms, its in groups.values()
+    ]
+
+
+def labels_and_dedupe(held: Packed) -> tuple[Labels, bytes | None]:
+    """What others look at of that which is its own."""
+    if not held.rest:
+        return {}, None
+    rest: Any = _decode(held.rest)
+    return rest.labels, rest.dedupe_digest
+
+
+_NOTHING = b"null"
 _REST = (
     "labels",
     "scope",

@@ -52,10 +52,10 @@ from ledger.domain.events import (
     Unknown,
 )
 from ledger.domain.evolve import begin, evolve, extend
-from ledger.domain.ids import SECOND, Fence, JobId, Micros, QueueName, StepName
+from ledger.domain.ids import MAIN, SECOND, Fence, JobId, Micros, QueueName, StepName
 from ledger.domain.job import Job, quoted_step, status, worker_type_of
 from ledger.domain.limits import Limits
-from ledger.domain.open_jobs import OpenJobs, Packed, job_of
+from ledger.domain.open_jobs import Alike, OpenJobs, Packed, job_of
 from ledger.domain.operations import Bulk as Bulk
 from ledger.domain.operations import BulkPart as BulkPart
 from ledger.domain.operations import Operations
@@ -471,6 +471,17 @@ class Partition:
             queue.limits.hold(job)
         self._wait(job, self.at)
         self._arm(job, self.at)
+
+    def put_back_waiting(self, alike: Alike, size: int) -> None:
+        """Many that wait for a runtime and nothing else, and hold no dedupe key. `size`: of all."""
+        terms, many = alike.terms, len(alike.ids)
+        self.jobs.put_back(alike)
+        self.open_bytes += size
+        queue = self.queue(terms.queue)
+        if terms.template_version is not None:
+            queue.pin(terms.type, terms.template_version, many)
+        queue.pending += many
+        queue.ready.extend(terms.type, terms.priority, alike.orders, alike.ids, MAIN)
 
     def _replace(self, before: Job, after: Job, at: Micros, *, rearm: bool = True) -> None:
         asked = after.request

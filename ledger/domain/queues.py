@@ -98,9 +98,9 @@ class Queue:
         versions[event.version] = pinned(event.type, event.version, template, at)
         return True
 
-    def pin(self, job_type: str, version: int) -> None:
-        """An open job holds that version."""
-        self.pinned[job_type, version] += 1
+    def pin(self, job_type: str, version: int, jobs: int = 1) -> None:
+        """So many open jobs hold that version."""
+        self.pinned[job_type, version] += jobs
 
     def unpin(self, job_type: str, version: int) -> None:
         left = self.pinned[job_type, version] - 1

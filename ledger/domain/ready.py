@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
+from itertools import repeat
+from operator import ge
 from sys import intern
 from typing import Any, TypeVar
 
@@ -46,6 +48,20 @@ class Lane:
             self._append(place)
         if len(self._orders) + len(self._again) > self._full_at:
             self._clean(is_ready)
+
+    def extend(
+        self, orders: Sequence[int], jobs: Sequence[JobId], step: StepName, is_ready: IsReady
+    ) -> None:
+        """That step of many jobs, all of which are ready."""
+        is_behind = not self._orders or self._orders[-1] < orders[0]
+        if not is_behind or any(map(ge, orders, orders[1:])):
+            for order, job_id in zip(orders, jobs, strict=True):
+                self.add((order, job_id, step), is_ready)
+            return
+        self._orders.extend(orders)
+        self._jobs.extend(jobs)
+        self._steps.extend(repeat(StepName(intern(step)), len(jobs)))
+        self._full_at = max(self._full_at, 2 * len(self))
 
     def trim(self, is_ready: IsReady) -> bool:
         """Drop what is no longer ready from the front; whether anything is left."""
@@ -97,13 +113,27 @@ class Ready:
         self._lanes: dict[str, dict[int, Lane]] = {}
 
     def add(self, worker_type: str, priority: int, place: Place) -> None:
+        self._lane(worker_type, priority).add(place, self._is_ready)
+
+    def extend(
+        self,
+        worker_type: str,
+        priority: int,
+        orders: Sequence[int],
+        jobs: Sequence[JobId],
+        step: StepName,
+    ) -> None:
+        """That step of many jobs, all of which are ready."""
+        self._lane(worker_type, priority).extend(orders, jobs, step, self._is_ready)
+
+    def _lane(self, worker_type: str, priority: int) -> Lane:
         lanes = self._lanes.get(worker_type)
         if lanes is None:
             lanes = self._lanes[worker_type] = {}
         lane = lanes.get(priority)
         if lane is None:
             lane = lanes[priority] = Lane()
-        lane.add(place, self._is_ready)
+        return lane
 
     def any(self) -> bool:
         """Whether a step of any type is ready."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Raw
+
+from ledger.domain.events import Labels
 from ledger.domain.failures import Failure
 from ledger.domain.job import Job
 from ledger.domain.steps import Step
@@ -13,9 +16,14 @@ LABEL_BYTES = 200
 """A label with its key, be it short or long."""
 
 
+def size_of_waiting(payload: bytes | Raw, labels: Labels) -> int:
+    """Of one to which nothing has happened."""
+    return JOB_BYTES + len(payload) + LABEL_BYTES * len(labels)
+
+
 def size_of(job: Job) -> int:
     asked = job.request
-    size = JOB_BYTES + len(asked.payload) + LABEL_BYTES * len(asked.labels)
+    size = size_of_waiting(asked.payload, asked.labels)
     for step in job.steps:
         if step.failure is not None or step.progress is not None:
             size += size_of_said(step)

@@ -7,6 +7,7 @@ take-over leaves it out.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
@@ -20,13 +21,14 @@ from ledger.domain.commands import Model, QueueSettings, Template
 from ledger.domain.creation import pinned
 from ledger.domain.ids import JobId, Micros, QueueName, RuntimeId
 from ledger.domain.job import Job
-from ledger.domain.open_jobs import job_of
+from ledger.domain.open_jobs import Alike, Packed, alike, job_of, labels_and_dedupe
 from ledger.domain.operations import Bulk, BulkPart
 from ledger.domain.partition import Outcome, Partition
 from ledger.domain.queues import Paused, Queue, RuntimeSession
 from ledger.domain.raw_fields import detach, raw_fields
 from ledger.domain.remembered import KeyHolder, Late
 from ledger.domain.schedule_table import Scheduled
+from ledger.domain.sizes import size_of_waiting
 
 FOLD = 1
 """Of the rules by which entries become state. Raise it when they change and no field does: states
@@ -62,6 +64,13 @@ class QueueState(Struct, frozen=True, gc=False, tag="queue", omit_defaults=True)
 
 class OpenJobs(Struct, frozen=True, gc=False, tag="open"):
     rows: tuple[Job, ...]
+
+
+class WaitingJobs(Struct, frozen=True, gc=False, tag="waiting"):
+    """Those that wait for a runtime and nothing else, as they are held, with the size of each
+    group. To read one back takes 3 us, a whole job 14."""
+
+    groups: tuple[tuple[Alike, int], ...]
 
 
 class ClosedJobs(Struct, frozen=True, gc=False, tag="closed"):
@@ -109,6 +118,7 @@ Part = (
     Head
     | QueueState
     | OpenJobs
+    | WaitingJobs
     | ClosedJobs
     | Outcomes
     | Keys
@@ -167,7 +177,8 @@ class Taken:
         """In the order in which `Restored` wants them."""
         yield self._head
         yield from self._queues
-        yield from map(OpenJobs, _cut(job_of(job_id, held) for job_id, held in self._open.items()))
+        for held in _cut(self._open.items()):
+            yield from _open_parts(held, self._head.at)
         yield from map(ClosedJobs, _cut(self._closed.values()))
         yield from map(Outcomes, _cut(self._outcomes))
         for window, holders in self._keys:
@@ -184,6 +195,24 @@ def _cut(rows: Iterable[R]) -> Iterator[tuple[R, ...]]:
     left = iter(rows)
     while chunk := tuple(islice(left, ROWS_MAX)):
         yield chunk
+
+
+def _open_parts(rows: Iterable[tuple[JobId, Job | Packed]], at: Micros) -> Iterator[Part]:
+    waiting: list[tuple[JobId, Packed]] = []
+    others: list[Job] = []
+    sizes: dict[int, int] = defaultdict(int)
+    for job_id, held in rows:
+        if type(held) is Packed:
+            labels, dedupe = labels_and_dedupe(held)
+            if held.ready_at <= at and held.terms.start_timeout_us is None and dedupe is None:
+                waiting.append((job_id, held))
+                sizes[id(held.terms)] += size_of_waiting(held.payload, labels)
+                continue
+        others.append(job_of(job_id, held))
+    if waiting:
+        yield WaitingJobs(tuple((its, sizes[id(its.terms)]) for its in alike(waiting)))
+    if others:
+        yield OpenJobs(tuple(others))
 
 
 def _queue_state(queue: Queue) -> QueueState:
@@ -236,6 +265,11 @@ class Restored:
                 for job in part.rows:
                     self._ids[job.id] = job.id
                     partition.put_back(_own(job))
+            case WaitingJobs():
+                for group, size in part.groups:
+                    _detach(group.terms)
+                    self._ids.update(zip(group.ids, group.ids, strict=True))
+                    partition.put_back_waiting(group, size)
             case ClosedJobs():
                 for job in part.rows:
                     partition.closed.add(_own(job))

@@ -30,6 +30,19 @@ def test_a_lane_is_read_in_order_whatever_the_order_of_adding(
 
 
 @settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 60), min_size=1)))
+def test_whether_jobs_come_one_by_one_or_many_at_once_is_all_the_same(
+    stretches: list[list[int]],
+) -> None:
+    one, other = Lane(), Lane()
+    for orders in stretches:
+        for order in orders:
+            one.add(place(order), lambda _: True)
+        other.extend(orders, [JobId(f"j{n}") for n in orders], MAIN, lambda _: True)
+    assert list(other) == list(one)
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(0, 30)), unique=True),
     st.sets(st.integers(0, 30)),
