@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ledger.log.connection import BATCH_BYTES_MAX, Connection
 from ledger.log.crash_points import reach
-from ledger.log.errors import LogUnavailable, RecordTooLarge
+from ledger.log.errors import LogError, LogUnavailable, RecordTooLarge
 from ledger.log.producer import Producer
 from ledger.log.records import Outgoing
 
@@ -73,6 +73,31 @@ class Outbox:
     async def send(self, topic: str, partition: int, records: Sequence[Outgoing]) -> int:
         """The offset of the first record. Records of one call stay in order; many may leave in
         several batches, of which a later one can fail while an earlier one has landed."""
+        base = self.posted(topic, partition, records)
+        return await base
+
+    def posted(
+        self, topic: str, partition: int, records: Sequence[Outgoing]
+    ) -> asyncio.Future[int]:
+        """What `send` waits for; to be waited for as well. For who sends to many places: a task for
+        each would cost as much as ten records."""
+        base: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        try:
+            size = self._size(records)
+            lane = self._lanes.setdefault((topic, partition), _Lane())
+            if lane.records + len(records) > WAITING_MAX and lane.records:
+                waiting = f"{lane.records} records wait for {topic}[{partition}] already"
+                raise LogUnavailable(waiting)
+        except (LogError, ValueError) as error:
+            base.set_exception(error)
+            return base
+        lane.waiting.append((records, size, base))
+        lane.records += len(records)
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._run(topic, partition, lane))
+        return base
+
+    def _size(self, records: Sequence[Outgoing]) -> int:
         if self._closed:
             raise LogUnavailable("the outbox is closed")
         if not records:
@@ -80,15 +105,7 @@ class Outbox:
         sizes = [size_of(record) for record in records]
         if (largest := max(sizes)) > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"a record takes {largest} bytes; {RECORD_BYTES_MAX} fit")
-        lane = self._lanes.setdefault((topic, partition), _Lane())
-        if lane.records + len(records) > WAITING_MAX and lane.records:
-            raise LogUnavailable(f"{lane.records} records wait for {topic}[{partition}] already")
-        base: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        lane.waiting.append((records, sum(sizes), base))
-        lane.records += len(records)
-        if lane.task is None:
-            lane.task = asyncio.create_task(self._run(topic, partition, lane))
-        return await base
+        return sum(sizes)
 
     async def send_one(self, topic: str, partition: int, record: Outgoing) -> int:
         """The record's offset."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from ledger.domain.commands import Beat, Report
+from ledger.domain.commands import Report
 from ledger.domain.entries import Proven
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName
 from ledger.domain.job import Job
@@ -537,7 +537,7 @@ class TermOfOffice:
             return True
         if not seams.commands.buffered(number) or self.gaps.in_commands:
             return False
-        return not (self._is_resting and seams.commands.holds_only(number, Beat.TYPE))
+        return not self._is_resting or seams.commands.presses(number)
 
     async def _wait(self) -> None:
         """Until something arrives, or something falls due."""

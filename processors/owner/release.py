@@ -65,11 +65,11 @@ class Release:
 
     async def send(self, batches: Batches) -> None:
         """Raises what went wrong with the first that was not acknowledged; others may have been."""
-        sends = (
-            self._seams.outbox.send(topic, partition, records)
+        posted = (
+            self._seams.outbox.posted(topic, partition, records)
             for (topic, partition), records in batches.items()
         )
-        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+        for outcome in await asyncio.gather(*posted, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 

@@ -114,7 +114,7 @@ def points_in(tree: ast.AST) -> Iterator[str]:
 
 # --- None is missing ------------------------------------------------------------------------------
 SEAMS: dict[str, set[str]] = {
-    "outbox": {"send", "send_one"},
+    "outbox": {"send", "send_one", "posted"},
     "_producer": {"send", "acknowledged"},
     "producer": {"send", "acknowledged"},
     "_term": {"append"},
@@ -157,7 +157,7 @@ EXCUSED: dict[tuple[str, str, str], str] = {
     ("ledger/log/offsets.py", "_started", "log_consumer"): OPENS,
     ("ledger/log/offsets.py", "_answered", "client._client._wait_on_metadata"): OPENS,
     ("ledger/log/term.py", "take_over", "EntriesReader"): OPENS,
-    ("processors/owner/release.py", "send", "self._seams.outbox.send"): (
+    ("processors/owner/release.py", "send", "self._seams.outbox.posted"): (
         "owner.after_effects stands behind it, in TermOfOffice._send_all"
     ),
     ("processors/owner/service.py", "run", "settings.topics.require_safe"): "reads, at the start",

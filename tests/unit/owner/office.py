@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ledger.domain.commands import Asked, Command, RequestJob
+from ledger.domain.commands import Asked, Beat, Command, RequestJob
 from ledger.domain.entries import Entry, Proven
 from ledger.domain.ids import SECOND, CommandId, Micros
 from ledger.domain.partition import Partition
@@ -72,13 +72,13 @@ class World:
             source="test",
             feed=NoFeed(),
             snapshots=None,
-            outbox=SimpleNamespace(send=self._send),
+            outbox=SimpleNamespace(posted=self._posted),
             commands=SimpleNamespace(
                 take=self._take,
                 position=lambda _: self.position,
                 follow=lambda *_: None,
                 buffered=lambda _: len(self.commands),
-                holds_only=self._holds_only,
+                presses=self._presses,
             ),
             requests=SimpleNamespace(
                 take=self._take_requests,
@@ -112,9 +112,12 @@ class World:
         self.stands.set()
         return [Proven(entry, 0, 0, b"") for entry in entries]
 
-    async def _send(self, topic: str, partition: int, records: Sequence[Any]) -> None:
+    def _posted(self, topic: str, partition: int, records: Sequence[Any]) -> asyncio.Future[int]:
         self.told.append((topic, partition))
         self.told_records += records
+        acknowledged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        acknowledged.set_result(0)
+        return acknowledged
 
     async def _made(self, *_: Any, **__: Any) -> None:
         pass
@@ -129,8 +132,8 @@ class World:
         taken, self.commands = self.commands, []
         return taken
 
-    def _holds_only(self, _: int, record_type: str) -> bool:
-        return all(text_header(each.headers, "ce_type") == record_type for each in self.commands)
+    def _presses(self, _: int) -> bool:
+        return any(text_header(each.headers, "ce_type") != Beat.TYPE for each in self.commands)
 
     def _take_requests(self, *_: Any) -> list[Any]:
         taken, self.requests = self.requests, []
