@@ -194,6 +194,8 @@ class Intake:
                 place, offset = error.args[1], error.args[2]
                 self._fail(place.partition, offset, "a batch is larger than a fetch may be")
                 continue
+            if consumer is not self._consumer:
+                continue  # The one in its place begins where this one was last heard.
             pressing = 0
             for place, records in found.items():
                 followed = self._followed.get(place.partition)

@@ -21,6 +21,7 @@ from tests.support.verdicts import sound_history
 
 EQUALS = 200
 PATIENCE_SECONDS = 2.0
+ANSWERED_SECONDS = 120.0
 QUEUE = QueueName("default")
 
 
@@ -64,16 +65,23 @@ async def test_of_equal_requests_one_makes_a_job_whenever_the_owner_dies(
             waves.append(replies)
             cluster.lone_owner("owner", crash_at=f"{point}:1")
             await cluster.died("owner")
-        cluster.lone_owner("owner")
+        last = cluster.lone_owner("owner")
+        told = [task for replies in waves for its in replies for task in its]
+        await cluster.until(
+            lambda: not last.alive or all(task.done() for task in told),
+            seconds=ANSWERED_SECONDS,
+            what="every request is answered",
+        )
+        assert last.alive, last.output[-3000:]
     history = await sound_history(cluster)
     for keyed, scoped in waves:
-        told = [task.result() for task in keyed]
-        assert Counter(reply.outcome for reply in told)["rejected"] == 0
-        [job_id] = {reply.job_id for reply in told}
+        answers = [task.result() for task in keyed]
+        assert Counter(reply.outcome for reply in answers)["rejected"] == 0
+        [job_id] = {reply.job_id for reply in answers}
         assert len(history.all(JobRequested, job_id)) == 1
-        told = [task.result() for task in scoped]
-        codes = Counter(reply.code for reply in told)
+        answers = [task.result() for task in scoped]
+        codes = Counter(reply.code for reply in answers)
         assert codes == {None: 1, "DUPLICATE_ACTIVE": EQUALS // 2 - 1}
-        [job_id] = {reply.job_id for reply in told}
+        [job_id] = {reply.job_id for reply in answers}
         assert len(history.all(JobRequested, job_id)) == 1
     assert len(history.jobs()) == 2 * len(OWNER_POINTS)
