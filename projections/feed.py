@@ -142,7 +142,7 @@ class _Followed:
 
     def is_continued(self) -> bool:
         """Whether what is offered goes on where the checkpoint stands."""
-        return bool(self.offered) and self.offered[0].before == self.offset
+        return bool(self.offered) and self.needs_no_log()
 
     def needs_no_log(self) -> bool:
         """What is offered, or will be, goes on where the checkpoint stands."""

@@ -20,6 +20,7 @@ from ledger.log.records import Record
 BUFFERED_MAX = 5_000
 """Records of one partition; one fetch more may come on top."""
 PATIENCE_SECONDS = 0.05
+"""Between a fetch of nothing but patient records and the next."""
 
 
 class _Followed:

@@ -103,23 +103,24 @@ class Effects:
     """Parts that ended here: operation and number of matching jobs."""
 
     def any(self) -> bool:
+        return bool(self.beats) or self._others()
+
+    def are_answers_to_the_idle(self) -> bool:
+        """To beats of runtimes that hold nothing, and nothing else."""
+        return (
+            bool(self.beats)
+            and not self._others()
+            and all(heard.beat.slots and not heard.beat.leases for heard in self.beats)
+        )
+
+    def _others(self) -> bool:
         return bool(
             self.replies
-            or self.beats
             or self.cancels
             or self.assignments
             or self.resend
             or self.parts
             or self.confirmations
-        )
-
-    def are_answers_to_the_idle(self) -> bool:
-        """To beats of runtimes that hold nothing, and nothing else."""
-        others = (self.replies, self.cancels, self.assignments, self.resend, self.parts)
-        return (
-            bool(self.beats)
-            and not (any(others) or self.confirmations)
-            and all(heard.beat.slots and not heard.beat.leases for heard in self.beats)
         )
 
 

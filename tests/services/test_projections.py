@@ -210,6 +210,14 @@ def test_a_job_that_begins_twice_has_one_row(views: str, projector: Projector, e
     assert count(views, "jobs") == 1
 
 
+def times_cleared_up(views: str) -> int:
+    with connect(views) as connection:
+        [(times,)] = connection.execute(
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
+        ).fetchall()
+    return int(times)
+
+
 def test_the_room_of_ended_jobs_is_cleared_up(
     views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,11 +228,7 @@ def test_the_room_of_ended_jobs_is_cleared_up(
     for batch in script.batches(range(len(script.items))):
         projector.apply(batch)
     projector.close()
-    with connect(views) as connection:
-        [(times,)] = connection.execute(
-            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
-        ).fetchall()
-    assert times == 1
+    assert times_cleared_up(views) == 1
 
 
 def test_after_a_clearing_up_that_failed_a_batch_is_whole_or_not_there(
@@ -263,11 +267,7 @@ def test_at_rest_less_is_cleared_up(
     projector.rest()
     projector.rest()
     projector.close()
-    with connect(views) as connection:
-        [(times,)] = connection.execute(
-            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'open_jobs'"
-        ).fetchall()
-    assert times == 1
+    assert times_cleared_up(views) == 1
 
 
 def test_rest_is_not_disturbed_by_a_postgres_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -54,6 +54,9 @@ async def test_jobs_that_begin_and_end_take_four_records_each_and_two_appends_in
 
 
 # --- Tasks and futures ----------------------------------------------------------------------------
+MadeBy = Callable[[pytest.MonkeyPatch, int], Awaitable[tuple[int, int]]]
+
+
 class Counted:
     """Tasks and futures of the running loop, from here on."""
 
@@ -94,14 +97,6 @@ async def made_by_an_owner(patch: pytest.MonkeyPatch, many: int) -> tuple[int, i
     return counted.tasks, counted.futures
 
 
-async def test_a_turn_makes_no_task_or_future_an_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    few = await made_by_an_owner(monkeypatch, FEW)
-    many = await made_by_an_owner(monkeypatch, MANY)
-    assert many == few
-
-
 async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int, int]:
     """Tasks and futures of a feed that is offered so many jobs at once, until all are applied."""
     script = Script()
@@ -123,9 +118,10 @@ async def made_by_a_projector(patch: pytest.MonkeyPatch, many: int) -> tuple[int
     return counted.tasks, counted.futures
 
 
-async def test_a_batch_of_views_makes_no_task_or_future_an_event(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("made_by", [made_by_an_owner, made_by_a_projector])
+async def test_no_task_or_future_is_made_for_an_event(
+    made_by: MadeBy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = await made_by_a_projector(monkeypatch, FEW)
-    many = await made_by_a_projector(monkeypatch, MANY)
+    few = await made_by(monkeypatch, FEW)
+    many = await made_by(monkeypatch, MANY)
     assert many == few
