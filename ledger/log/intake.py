@@ -126,6 +126,8 @@ class Intake:
         followed.pressing = self._pressing(buffer)
         if not taken and followed.error is not None:
             raise followed.error
+        if buffer or followed.error is not None:
+            followed.arrived.set()
         if followed.paused and 2 * len(buffer) <= self._buffered_max:
             followed.paused = False
             followed.moved_at = _now()
@@ -147,7 +149,8 @@ class Intake:
         return self._followed[partition].pressing > 0
 
     def arrived(self, partition: int) -> asyncio.Event:
-        """Set when records, a new position or an error came; the taker clears it."""
+        """Set when records, a new position or an error came, or a take left some behind; the taker
+        clears it, and takes after that."""
         return self._followed[partition].arrived
 
     async def _new_consumer(self) -> Any:

@@ -119,6 +119,21 @@ async def test_whatever_is_sent_is_as_old_as_its_append(
 
 
 # --- Intake -------------------------------------------------------------------------------------
+async def test_who_takes_a_part_at_each_arrival_comes_to_the_end(
+    commands: Intake, outbox: Outbox, topics: Topics
+) -> None:
+    """Its buffer was full, so that nothing more could arrive, and it waited for that."""
+    commands.follow(1, 0)
+    await outbox.send(topics.commands, 1, some(30))
+    found: list[int] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(found) < 30:
+            await commands.arrived(1).wait()
+            commands.arrived(1).clear()
+            found += [int(record.value or b"") for record in commands.take(1, 1)]
+    assert found == [*range(30)]
+
+
 async def test_what_comes_is_taken_in_order(
     commands: Intake, outbox: Outbox, topics: Topics
 ) -> None:
