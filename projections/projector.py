@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import LiteralString, Self, TypeVar
 
 import psycopg
 import stamina
@@ -51,6 +51,8 @@ CLEARED_UP_AFTER = 10_000
 """Jobs that were open and have ended; see `_clear_up`."""
 CLEARED_UP_AT_REST_AFTER = 1_000
 """Where nothing else is to be done."""
+COUNTED_AFTER = 1_000
+"""Open jobs more than when they were last counted; see `_count`."""
 Answer = TypeVar("Answer")
 
 
@@ -91,6 +93,10 @@ class Projector:
         self._connection: Connection | None = None
         self._ended = 0
         """Jobs that left the open ones since these were cleared up."""
+        self._counted = 0
+        """How many open jobs there were when they were last counted."""
+        self._grown = 0
+        """By how many they have become more since."""
         self._standing: dict[int, _Standing] = {}
 
     def __enter__(self) -> Self:
@@ -195,7 +201,9 @@ class Projector:
                 recent.pop(job_id, None)
         self._standing[batch.partition] = _Standing(after, rows.at, recent, forgot_at)
         self._ended += written.ended
+        self._grown += written.opened - written.ended
         self._clear_up(CLEARED_UP_AFTER)
+        self._count()
         return Applied(
             batch.partition,
             after.offset,
@@ -209,13 +217,25 @@ class Projector:
     def _clear_up(self, ended_min: int) -> None:
         """Now and then, the room of jobs that are no longer open: 0.4 us a job. Left to Postgres,
         once a minute, the table would become many times as large as what is in it."""
-        if self._ended < ended_min:
-            return
-        self._ended = 0
+        if self._ended >= ended_min:
+            self._ended = 0
+            self._look_over("apply/clear_up")
+
+    def _count(self) -> None:
+        """Whenever open jobs have doubled. Postgres plans for as many as it found when it last
+        looked them over, clearing up or counting, and plans for a few read all of them, or join
+        all with all, for each batch: 6 s for 500 jobs that moved among 6,000."""
+        if self._grown >= max(COUNTED_AFTER, self._counted):
+            self._look_over("apply/count_open_jobs")
+
+    def _look_over(self, name: LiteralString) -> None:
+        """Outside a transaction; if it fails, then the next time."""
         try:
             connection = self._connected()
             connection.autocommit = True
-            connection.execute(statement("apply/clear_up"))
+            connection.execute(statement(name))
+            [(self._counted,)] = connection.execute(statement("apply/open_jobs_counted")).fetchall()
+            self._grown = 0
             connection.autocommit = False
         except BaseException as error:
             self._disconnect()  # Or the next batch would not be one transaction.

@@ -54,6 +54,8 @@ class Written(Struct, frozen=True, gc=False):
     """How many rows."""
 
     jobs: int
+    opened: int
+    """Of these, jobs that begin and are open."""
     ended: int
     """Of these, jobs that had been open before."""
 
@@ -107,7 +109,7 @@ def _write_jobs(
     """Hot: once a job, plain and in one piece. 10-12 us of Python a job that begins
     and ends, as many each time that one moves."""
     if not rows.parts:
-        return Written(0, 0)
+        return Written(0, 0, 0)
     opened: list[bytes] = []
     ended: list[bytes] = []
     staged: list[bytes] = []
@@ -171,7 +173,7 @@ def _write_jobs(
                     counts[queue, now] += many
         if found != len(staged):
             raise DoesNotFit
-    return Written(len(rows.parts), ending)
+    return Written(len(rows.parts), len(opened), ending)
 
 
 def _copy(connection: Connection, name: str, rows: list[bytes]) -> None:

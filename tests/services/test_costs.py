@@ -126,6 +126,73 @@ def test_a_batch_takes_so_many_round_trips_however_many_jobs_it_is_of(
         assert asked.many - before == trips
 
 
+WAITING = 40
+"""Batches of jobs: more than one moves by far."""
+
+
+def read_of_open_jobs(views: str, projector: Projector) -> int:
+    """Rows that were fetched from the table so far."""
+    assert projector._connection is not None
+    projector._connection.execute("SELECT pg_stat_force_next_flush()")
+    projector._connection.commit()
+    return int(
+        one(
+            views,
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables "
+            "WHERE relname = 'open_jobs'",
+        )
+    )
+
+
+@pytest.mark.parametrize("cleared_up", [True, False])
+def test_jobs_that_move_are_found_by_their_keys_although_there_were_few(
+    views: str, cleared_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner takes a table for as large as it was when it was last looked over, and keeps what
+    it planned: each of those that moved was looked for among all."""
+    monkeypatch.setattr("projections.projector.CLEARED_UP_AT_REST_AFTER", 1)
+    script = Script()
+    done = 0
+    with Projector(views, topic=TOPIC) as projector:
+        projector.cursor(0)
+
+        def apply() -> None:
+            nonlocal done
+            *_, batch = script.batches((done,))
+            done = len(script.items)
+            projector.apply(batch)
+
+        def live(many: int) -> None:
+            """They begin, are given, and end, in three batches."""
+            for _ in range(many):
+                script.submit()
+            apply()
+            granted = script.grant(many=many)
+            apply()
+            report(script, granted)
+            apply()
+
+        script.submit(queue=QUEUES[1])
+        for _ in range(10):
+            live(JOBS)
+        script.submit(queue=QUEUES[1])  # Behind them: their pages stay.
+        live(2)
+        if cleared_up:
+            projector.rest()
+        for _ in range(8):
+            live(2)
+        for _ in range(WAITING):
+            for _ in range(JOBS):
+                script.submit()
+            apply()
+        before = read_of_open_jobs(views, projector)
+        report(script, script.grant(many=JOBS))
+        apply()
+        script.grant(many=JOBS)
+        apply()
+        assert read_of_open_jobs(views, projector) - before <= 4 * JOBS
+
+
 def one(views: str, query: str) -> Any:
     with psycopg.connect(views, autocommit=True) as connection:
         connection.execute("SET search_path = ledger")

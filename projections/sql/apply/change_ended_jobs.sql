@@ -15,8 +15,10 @@ WITH moved AS (
         newest =
             -- include: apply/newest
     FROM staged_jobs s
-    JOIN ended_jobs before ON before.id = s.id
-    WHERE o.id = before.id AND s.finished_at IS NOT NULL AND o.version = s.version - s.events
+    CROSS JOIN LATERAL (
+        SELECT b.status, b.newest FROM ended_jobs b WHERE b.id = s.id OFFSET 0
+    ) AS before
+    WHERE o.id = s.id AND s.finished_at IS NOT NULL AND o.version = s.version - s.events
     RETURNING o.born, o.queue, before.status AS old, s.status AS new, s.version, s.packed,
         o.newest, before.newest AS older
 ),

@@ -5,6 +5,7 @@ SET enable_mergejoin = off;
 SET enable_seqscan = off;
 SET enable_material = off;
 SET jit = off;
+SET default_statistics_target = 10;
 CREATE TEMPORARY TABLE staged_jobs (
     events integer,
     version integer,

@@ -174,7 +174,7 @@ EXCUSED: dict[tuple[str, str, str], str] = {
         "projector.before_commit and after_commit stand around it, in _apply"
     ),
     ("projections/projector.py", "_connected", "*"): OPENS,
-    ("projections/projector.py", "_clear_up", "connection.execute"): (
+    ("projections/projector.py", "_look_over", "connection.execute"): (
         "changes no row; projector.after_commit is before it"
     ),
     (
