@@ -17,17 +17,18 @@ QUIET_PERIODS = SILENT_PERIODS - 0.5
 ASKED_MAX = 2_000
 """Beats whose time of sending is remembered."""
 TIDY_PERIOD_SECONDS = 2.0
-"""From this on an idle session beats on whole seconds."""
+"""From this on an idle session beats when others of its period do."""
 
 
-def nearest_second(instant: float, now: float, wall: Micros) -> float:
-    """The whole second of the wall clock that is nearest to an instant.
+def with_others(instant: float, now: float, wall: Micros, period: float) -> float:
+    """The nearest instant at which idle runtimes of this period beat: twice in a period, by the
+    wall clock.
 
-    Idle runtimes beat then: their owner hears those of one second together, in one turn, which
-    costs it as much as fifty beats.
+    Their owner hears half of them together, in one turn, which costs it as much as fifty beats;
+    its answers are one batch an inbox.
     """
-    seconds = wall / SECOND + instant - now
-    return instant + round(seconds) - seconds
+    steps = (wall / SECOND + instant - now) * 2 / period
+    return instant + (round(steps) - steps) * period / 2
 
 
 class Numbers:

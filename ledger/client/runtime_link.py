@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 import structlog
 
-from ledger.client.beats import TIDY_PERIOD_SECONDS, nearest_second
+from ledger.client.beats import TIDY_PERIOD_SECONDS, with_others
 from ledger.client.clock import monotonic, wall_clock
 from ledger.client.command_ids import new_command_id, new_session
 from ledger.client.held import Ending, Held, Order
@@ -255,7 +255,7 @@ class RuntimeLink:
                 return
             due = says_at = session.due_at()
             if session.is_idle and session.period >= TIDY_PERIOD_SECONDS:
-                says_at = nearest_second(due, now, wall_clock())
+                says_at = with_others(due, now, wall_clock(), session.period)
             pause = max(says_at, not_before) - now
             if pause > 0:
                 self._waits_for[queue] = due if due > not_before else -inf

@@ -131,11 +131,16 @@ def is_older(partition: Partition, command: Beat) -> bool:
     return known is not None and command.session < known.session
 
 
+def silent_at(session: RuntimeSession, heard_at: Micros) -> Micros:
+    """From when on it has been silent for too long, unless it is heard again."""
+    return Micros(heard_at + SILENT_PERIODS * session.period_us)
+
+
 def silent(
     queue: QueueName, runtime_id: RuntimeId, session: RuntimeSession, heard_at: Micros, at: Micros
 ) -> tuple[Event, ...]:
     """The end of a session that was last heard at `heard_at`, once it has been silent too long."""
-    if at < heard_at + SILENT_PERIODS * session.period_us:
+    if at < silent_at(session, heard_at):
         return ()
     return (RuntimeEnded(queue, runtime_id, session.session, "silent"),)
 

@@ -32,6 +32,8 @@ class Offsets:
         self._is_open = False
         self._starting = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
+        self._gathering: dict[str, tuple[set[int], asyncio.Task[dict[int, int]]]] = {}
+        """Topics whose ends the next turn of the loop asks for."""
 
     async def start(self) -> None:
         self._is_open = True
@@ -56,9 +58,18 @@ class Offsets:
         await self.close()
 
     async def end(self, topic: str, partition: int) -> int:
-        """The offset after the last record, asked for after this call began."""
-        ends = await self.ends(topic, (partition,))
+        """The offset after the last record, asked for after this call began. Calls that are made
+        together, of several partitions of a topic, are one request."""
+        if (gathering := self._gathering.get(topic)) is None:
+            gathering = self._gathering[topic] = set(), asyncio.create_task(self._gathered(topic))
+        partitions, asking = gathering
+        partitions.add(partition)
+        ends = await asyncio.shield(asking)
         return ends[partition]
+
+    async def _gathered(self, topic: str) -> dict[int, int]:
+        partitions, _ = self._gathering.pop(topic)
+        return await self.ends(topic, partitions)
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """One request a broker for all of them."""

@@ -27,7 +27,7 @@ from processors.owner.release import Batches, Release
 from processors.owner.seams import Seams
 from processors.owner.snapshots import Snapshotting
 from processors.owner.term_clock import TermClock
-from processors.owner.turn import Effects, Turn
+from processors.owner.turn import NEVER, Effects, Turn
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +48,7 @@ UNRECORDED_MAX = 1_000
 UNRECORDED_US = 5 * SECOND
 PROOF_US = 10 * SECOND
 """So often an owner that has nothing to say looks whether somebody else has taken over."""
-SILENCE_US = SECOND
-"""How often the sessions of runtimes are looked over."""
-NEVER = Micros(1 << 62)
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 5.0
 """The longest wait for something to arrive."""
 FENCED_PAUSES = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 """Between take-overs after being fenced again and again: owners must not duel."""
@@ -247,6 +244,7 @@ class TermOfOffice:
         self._unrecorded = 0
         self._unrecorded_since = Micros(0)
         self._silence_at = Micros(0)
+        """Before it nobody can have been silent for too long."""
         self._proven_at = self._clock.running()
         """When it last found, or began to find, that nobody else has taken over."""
         self._asked: tuple[Micros, int] | None = None
@@ -402,8 +400,8 @@ class TermOfOffice:
             reach("schedule.before_entry")
             fired += schedules
         if turn.at >= self._silence_at and silence_counts:
-            turn.silences()
-            self._silence_at = Micros(turn.at + SILENCE_US)
+            self._silence_at = turn.silences()
+        self._silence_at = min(self._silence_at, turn.lapses_at)
         turn.claims_over()
         turn.bulks()
         turn.assign()
@@ -555,8 +553,9 @@ class TermOfOffice:
                     await owner.woken.wait()
 
     def _patience(self) -> float:
-        """Seconds until the next thing falls due, at most IDLE_SECONDS."""
-        left = (self._soonest_due() - self._clock.running()) / SECOND
+        """Seconds until the next thing falls due, or a look at the log, at most IDLE_SECONDS."""
+        due = min(self._soonest_due(), self._proven_at + PROOF_US)
+        left = (due - self._clock.running()) / SECOND
         return min(IDLE_SECONDS, max(0.001, left))
 
     def _soonest_due(self) -> Micros:
@@ -571,9 +570,7 @@ class TermOfOffice:
 
     def _silences_due(self) -> list[Micros | None]:
         """What falls due by somebody's silence, which counts only while the commands are read."""
-        dues = [self._next_silence()]
-        if any(queue.sessions for queue in self._partition.queues.values()):
-            dues.append(self._silence_at)
+        dues = [self._next_silence(), self._silence_at]
         if self._asked is not None:
             dues.append(self._clock.running())
         return dues

@@ -60,6 +60,7 @@ from processors.owner import answers
 from processors.owner.credit import Credit, Offers
 
 OWNER = "owner"
+NEVER = Micros(1 << 62)
 REFUSAL_PERIOD_US = 60 * SECOND
 """Equal refusals are recorded once, then at most once in this time with their count."""
 WORDS_MAX = 250
@@ -147,6 +148,8 @@ class Turn:
         self.effects = Effects()
         self.unrecorded = 0
         """Commands read in this turn that left no entry."""
+        self.lapses_at = NEVER
+        """When the first of those heard in this turn will have been silent too long."""
         self.schedules_fired = 0
         self.input_lost = False
         """An intake is to be read from another offset than the next."""
@@ -308,8 +311,9 @@ class Turn:
             if events and not isinstance(events, Rejected):
                 self._append(events, TIMER, OWNER)
 
-    def silences(self) -> None:
-        """End the sessions of runtimes that were not heard for too long."""
+    def silences(self) -> Micros:
+        """End the sessions of runtimes that were not heard for too long. When the next may be."""
+        next_at = NEVER
         for queue in list(self.partition.queues.values()):
             for runtime_id, session in list(queue.sessions.items()):
                 credit = self.offers.heard(queue.name, runtime_id)
@@ -320,6 +324,9 @@ class Turn:
                 if events:
                     self._append(events, TIMER, OWNER)
                     self.offers.drop(queue.name, runtime_id)
+                else:
+                    next_at = min(next_at, runtimes.silent_at(session, heard_at))
+        return next_at
 
     def claims_over(self) -> None:
         for parked in self.offers.over(self.at):
@@ -485,8 +492,10 @@ class Turn:
             # A session that was ended as silent and goes on counts on from what it received.
             given = max(session.number, beat.received)
             credit = self.offers.hear(beat, heard_at, given)
-            if credit is not None and credit.received < credit.given:
-                self.effects.resend.append((beat.queue, credit))
+            if credit is not None:
+                self.lapses_at = min(self.lapses_at, credit.lapses_at())
+                if credit.received < credit.given:
+                    self.effects.resend.append((beat.queue, credit))
         report = asked.command
         words = report.reports if isinstance(report, Report) else ()
         settled = frozenset(word.job_id for word in words)

@@ -149,7 +149,7 @@ class World:
             is_request = isinstance(command, RequestJob)
             topic, intake = ("q", self.requests) if is_request else ("c", self.commands)
             outgoing = command_record(command, CommandId(f"a{self._arrived}"), source="test")
-            intake.append(Arrived(topic, self._arrived, *outgoing))
+            intake.append(Arrived(topic, self._arrived, *outgoing, timestamp=self.now // 1000))
         self.owner.woken.set()
 
     def reads(self, *commands: Command) -> None:

@@ -14,7 +14,7 @@ from ledger.domain.events import CommandsConsumed, RuntimeEnded, RuntimeStarted
 from ledger.domain.ids import SECOND, Fence, Micros, QueueName, RuntimeId, Session, new_job_id
 from ledger.domain.intakes import Missing
 from processors.owner import partition_owner
-from processors.owner.partition_owner import NEVER
+from processors.owner.turn import NEVER
 from tests.support.builders import requested
 from tests.support.given import at_its_time
 from tests.unit.owner.office import NOON, World
@@ -29,9 +29,11 @@ async def test_while_the_broker_confirms_no_time_it_waits_and_does_not_spin() ->
     world.reads(BEAT)
     world.reads(BEAT)  # The second one leaves no entry: it is to be recorded within five seconds.
     turns = await world.turns(seconds=60)
-    assert turns < 100, "a look a second, and one for what fell due"
+    assert turns < 100, "one for what fell due, and now and then a look"
     assert world.appended, "an entry told the time"
     assert all(type(e.events[0]) in (CommandsConsumed, RuntimeStarted) for e in world.appended)
+    world.arrive(replace(BEAT, beat=2))
+    await world.turn()
     assert abs(world.office._new_turn().at - world.now) < 2 * SECOND
 
 
@@ -69,6 +71,30 @@ async def test_commands_without_an_entry_are_recorded_once() -> None:
         world.office._clock.read(world.appended_at)
         await world.turns(seconds=1)
     assert len(world.appended) == 1
+
+
+async def test_the_sessions_of_runtimes_are_looked_over_when_one_may_have_been_silent() -> None:
+    world = World()
+    for beat in range(1, 13):
+        world.arrive(replace(IDLE, beat=beat, period_seconds=5.0))
+        assert await world.turns(seconds=5) <= 3, "one that hears it, and one to settle what is due"
+    assert not ended(world)
+    assert await world.turns(seconds=20) < 10
+    assert ended(world) == [RuntimeEnded(IDLE.queue, IDLE.runtime_id, IDLE.session, "silent")]
+
+
+async def test_one_of_a_short_period_is_found_silent_beside_those_of_long_ones() -> None:
+    world = World()
+    world.arrive(replace(IDLE, period_seconds=3600.0))
+    await world.turns(seconds=60)
+    world.arrive(replace(IDLE, runtime_id=RuntimeId("brief"), period_seconds=1.0))
+    await world.turns(seconds=4)
+    assert [event.runtime_id for event in ended(world)] == ["brief"]
+
+
+def ended(world: World) -> list[RuntimeEnded]:
+    events = (event for entry in world.appended for event in entry.events)
+    return [event for event in events if isinstance(event, RuntimeEnded)]
 
 
 async def test_what_arrives_is_looked_for_once() -> None:
