@@ -436,6 +436,7 @@ class TermOfOffice:
             turn.consumed(0)  # Somebody wrote: the append finds out who.
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
+        self._clock.confirm(self._term.appended_at)
         reach("owner.after_append")
         if turn.schedules_fired:
             reach("schedule.after_entry")

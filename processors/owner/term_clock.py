@@ -54,17 +54,22 @@ class TermClock:
 
     def read(self, appended_at: Micros) -> Micros:
         """Now, given the broker's clock at the newest append. Call it once a turn."""
+        self.confirm(appended_at)
         measured = self._monotonic()
         passed = max(0, measured - self._measured)
         self._measured = measured
-        if appended_at > self._confirmed:
-            self._confirmed, self._confirmed_at = int(appended_at), measured
         followed = min(self._wall(), self._brokers(measured) + FOLLOWED_MAX)
         away = followed - (self._at + passed)
         moved = passed + max(-passed // SLEW, min(passed // SLEW, away))
         self._at += max(moved, 1)
         self._said = max(self._said, min(self._at, self._confirmed + self._lead))
         return Micros(self._said)
+
+    def confirm(self, appended_at: Micros) -> None:
+        """The brokers' clock says so now: of an append that was just acknowledged. Told later, it
+        would make that clock seem to lag."""
+        if appended_at > self._confirmed:
+            self._confirmed, self._confirmed_at = int(appended_at), self._monotonic()
 
     def running(self) -> Micros:
         """What it would say if the broker had confirmed it: to know when to ask for that."""

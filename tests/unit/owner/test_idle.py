@@ -37,6 +37,16 @@ async def test_while_the_broker_confirms_no_time_it_waits_and_does_not_spin() ->
     assert abs(world.office._new_turn().at - world.now) < 2 * SECOND
 
 
+async def test_an_owner_that_had_nothing_to_do_knows_what_time_it_is() -> None:
+    """What it knows of the brokers' clock is as old as its last append, not as its last look."""
+    world = World()
+    for _ in range(10):
+        world.arrive(RequestJob(type="sum", payload=Raw(b"1")))
+        await world.turn()
+        assert abs(world.appended[-1].at - world.now) < SECOND // 10
+        world.now += 4 * SECOND
+
+
 async def test_behind_a_gap_in_the_commands_nobody_is_silent_and_the_owner_does_not_spin() -> None:
     world = World()
     asked = at_its_time(requested(start_timeout_us=SECOND), Micros(NOON))
