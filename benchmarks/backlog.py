@@ -12,6 +12,7 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,7 +21,7 @@ from typing import Any
 from benchmarks.load import drained, request, submit
 from benchmarks.offline_log import OfflineLog
 from benchmarks.results import Result, progress, run
-from benchmarks.stack import bench_stack
+from benchmarks.stack import BenchStack, bench_stack
 from ledger.domain.partition import Bounds
 from processors.app import GC_THRESHOLD
 
@@ -32,6 +33,7 @@ JOBS = 2_000
 AT_ONCE = 100
 """In one turn of the owner."""
 LIVE_JOBS = 6_000
+LIVE_ROUNDS = 5
 BOUNDS = Bounds(open_bytes_max=1 << 36)
 
 
@@ -112,26 +114,33 @@ def waiting(queue: str, number: int) -> dict[str, Any]:
     return request(queue, number, type="waits")
 
 
+def ledger() -> AbstractContextManager[BenchStack]:
+    return bench_stack(partitions=1, open_bytes_max=str(BOUNDS.open_bytes_max))
+
+
 def live(backlog: int) -> Result:
-    with bench_stack(partitions=1, open_bytes_max=str(BOUNDS.open_bytes_max)) as stack:
-        stack.worker()
-        found: dict[str, list[float]] = {"without": [], "behind": []}
-        for number in range(2):
-            run = drained(stack, [f"without{number}"], LIVE_JOBS)
-            found["without"].append(run.without_broker)
-        asyncio.run(submit(stack, ["behind0", "behind1"], backlog, waiting))
-        stack.wait_until("pending", backlog, "behind0", "behind1", seconds=1_200)
+    """Two ledgers, of which one has the backlog, in turns: ratios are taken within a round."""
+    queues = [f"live{number}" for number in range(LIVE_ROUNDS)]
+    with ledger() as empty, ledger() as filled:
+        for stack in (empty, filled):
+            stack.worker()
+            drained(stack, ["warm"], LIVE_JOBS)
+        asyncio.run(submit(filled, queues, backlog, waiting))
+        filled.wait_until("pending", backlog, *queues, seconds=1_200)
         progress(f"{backlog:,} jobs wait in the ledger")
-        for number in range(2):
-            run = drained(stack, [f"behind{number}"], LIVE_JOBS)
-            found["behind"].append(run.without_broker)
-    without, behind = (statistics.median(found[name]) for name in ("without", "behind"))
+        rounds = []
+        for queue in queues:
+            without, behind = (
+                drained(stack, [queue], LIVE_JOBS).without_broker for stack in (empty, filled)
+            )
+            progress(f"{behind:.0f} us behind them, {without:.0f} without")
+            rounds.append((without, behind))
     return Result(
         "backlog",
         "x",
-        ours=behind / without,
-        ours_as_beside=behind,
-        beside=without,
+        ours=statistics.median(behind / without for without, behind in rounds),
+        ours_as_beside=statistics.median(behind for _, behind in rounds),
+        beside=statistics.median(without for without, _ in rounds),
         beside_is="us, without the broker",
         detail=f"{backlog:,} jobs",
         is_reduced=backlog < FULL_SIZES[-1],
