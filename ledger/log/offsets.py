@@ -34,6 +34,7 @@ class Offsets:
         self._closing: set[asyncio.Task[None]] = set()
         self._gathering: dict[str, tuple[set[int], asyncio.Task[dict[int, int]]]] = {}
         """Topics whose ends the next turn of the loop asks for."""
+        self._asking: set[asyncio.Task[dict[int, int]]] = set()
 
     async def start(self) -> None:
         self._is_open = True
@@ -41,6 +42,10 @@ class Offsets:
 
     async def close(self) -> None:
         self._is_open = False
+        for task in self._asking:
+            task.cancel()
+        if self._asking:
+            await asyncio.wait(self._asking)
         self._drop(self._client)
         if self._closing:
             await asyncio.wait(self._closing)
@@ -61,7 +66,10 @@ class Offsets:
         """The offset after the last record, asked for after this call began. Calls that are made
         together, of several partitions of a topic, are one request."""
         if (gathering := self._gathering.get(topic)) is None:
-            gathering = self._gathering[topic] = set(), asyncio.create_task(self._gathered(topic))
+            task = asyncio.create_task(self._gathered(topic))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+            gathering = self._gathering[topic] = set(), task
         partitions, asking = gathering
         partitions.add(partition)
         ends = await asyncio.shield(asking)

@@ -436,8 +436,8 @@ class TermOfOffice:
             turn.consumed(0)  # Somebody wrote: the append finds out who.
         before = self._term.cursor.offset
         proven = await self._term.append(turn.entries)
-        self._clock.confirm(self._term.appended_at)
         reach("owner.after_append")
+        self._clock.confirm(self._term.appended_at)
         if turn.schedules_fired:
             reach("schedule.after_entry")
         self._owner.decided = (proven[-1].entry.commands, proven[-1].entry.requests)
