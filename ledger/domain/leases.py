@@ -74,6 +74,7 @@ from ledger.domain.strict_json import UnsafeInteger
 RELEASES_MAX = 100
 """That many releases of a job spend no attempt; after them each does."""
 NOT_CONFIRMED = "nobody said that it was handed over"
+LEFT_BEFORE = "its runtime left before it came"
 """Why the owner itself gives a lease back."""
 EXTENSIONS_MAX = 5
 """Of a lease of a few seconds HTTP heartbeats are recorded this often within its length."""
@@ -329,14 +330,14 @@ def _release(job: Job, word: ReleaseLease | ReportedRelease, at: Micros, order: 
     return (released,)
 
 
-def take_back(job: Job, granted: LeaseGranted, at: Micros, order: int) -> Decision:
-    """The release of a grant of which its gateway said nothing. A start, or a recorded extension,
-    says that it is in its runtime's hands: then nothing."""
-    step = quoted_step(job, granted.fence)
+def take_back(job: Job, fence: Fence, until: Micros, at: Micros, order: int, why: str) -> Decision:
+    """The release of a grant that came to nobody: its gateway said nothing, or its runtime left. A
+    start, or a recorded extension, says that it is in its runtime's hands: then nothing."""
+    step = quoted_step(job, fence)
     phase = step.phase if step is not None else None
-    if type(phase) is not Leased or phase.lease.until != granted.until:
+    if type(phase) is not Leased or phase.lease.until != until:
         return NOTHING_NEW
-    return _release(job, ReleaseLease(job.id, granted.fence, NOT_CONFIRMED), at, order)
+    return _release(job, ReleaseLease(job.id, fence, why), at, order)
 
 
 def _wait(job: Job, word: WaitForCompletion | ReportedWait, at: Micros) -> Decision:

@@ -46,10 +46,10 @@ from ledger.domain.events import (
     TemplatePut,
 )
 from ledger.domain.failures import LEASE_EXPIRED
-from ledger.domain.ids import LEDGER_QUEUE, SECOND, JobId, Micros, QueueName, queue_of
+from ledger.domain.ids import LEDGER_QUEUE, SECOND, Fence, JobId, Micros, QueueName, queue_of
 from ledger.domain.intakes import Missing, declare_lost
 from ledger.domain.job import Job
-from ledger.domain.leases import take_back
+from ledger.domain.leases import LEFT_BEFORE, NOT_CONFIRMED, take_back
 from ledger.domain.partition import KEYED, Partition, refusal_key
 from ledger.domain.rejections import Rejected, Rejection
 from ledger.domain.schedules import Edit
@@ -305,11 +305,16 @@ class Turn:
     def _take_back(self, asked_at: Micros, many: int) -> None:
         """Release what claims were granted and no gateway confirmed."""
         for granted in self.offers.unconfirmed_over(asked_at, many):
-            job = self.partition.jobs.get(granted.job_id)
-            order = self.partition.next_order(self.at)
-            events = take_back(job, granted, self.at, order) if job is not None else ()
-            if events and not isinstance(events, Rejected):
-                self._append(events, TIMER, OWNER)
+            self._take_back_grant(granted.job_id, granted.fence, granted.until, NOT_CONFIRMED)
+
+    def _take_back_grant(self, job_id: JobId, fence: Fence, until: Micros, why: str) -> None:
+        job = self.partition.jobs.get(job_id)
+        if job is None:
+            return
+        order = self.partition.next_order(self.at)
+        events = take_back(job, fence, until, self.at, order, why)
+        if events and not isinstance(events, Rejected):
+            self._append(events, TIMER, OWNER)
 
     def silences(self) -> Micros:
         """End the sessions of runtimes that were not heard for too long. When the next may be."""
@@ -487,6 +492,7 @@ class Turn:
         session = self.partition.queue(beat.queue).sessions.get(beat.runtime_id)
         current = session is not None and session.session == beat.session
         if beat.leaving:
+            self._take_back_from(beat)
             self.offers.drop(beat.queue, beat.runtime_id)
         elif session is not None and current:
             # A session that was ended as silent and goes on counts on from what it received.
@@ -500,6 +506,20 @@ class Turn:
         words = report.reports if isinstance(report, Report) else ()
         settled = frozenset(word.job_id for word in words)
         self.effects.beats.append(Heard(beat, refused, settled))
+
+    def _take_back_from(self, beat: Beat) -> None:
+        """What was given to one who leaves, and had not come to it: given before its last word was
+        heard, and nobody else's until the lease lapses."""
+        credit = self.offers.heard(beat.queue, beat.runtime_id)
+        if credit is None or credit.session != beat.session:
+            return
+        for number, job_id in credit.outstanding.items():
+            job = self.partition.jobs.get(job_id)
+            if job is None or number <= beat.received:
+                continue
+            for lease in map(held_lease, job.steps):
+                if lease and (lease.session, lease.number) == (beat.session, number):
+                    self._take_back_grant(job_id, lease.fence, lease.until, LEFT_BEFORE)
 
     def _heard_at(self, asked: Asked) -> Micros:
         """When the broker took it: a beat read late is no sign of life now."""

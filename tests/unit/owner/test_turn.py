@@ -37,6 +37,7 @@ from ledger.domain.events import (
     JobCancelled,
     JobRequested,
     LeaseGranted,
+    LeaseReleased,
     RuntimeStarted,
 )
 from ledger.domain.ids import (
@@ -325,6 +326,24 @@ def test_a_cancel_is_told_to_the_runtime_at_once(owner: Owner) -> None:
     [job_id] = owner.submit()
     turn = owner.does(CancelJob(job_id, "stop"))
     assert turn.effects.cancels == [job_id]
+
+
+@pytest.mark.parametrize("received", [0, 1])
+def test_what_came_to_one_who_left_goes_to_the_next_at_once(owner: Owner, received: int) -> None:
+    """It was given before the last word was read. What had come is its runtime's until it says so,
+    or the lease lapses."""
+    owner.does(beat(1, slots=1))
+    [job_id] = owner.submit()
+    turn = owner.does(beat(2, received=received, leaving=True))
+    released = [event for event in events_of(turn) if isinstance(event, LeaseReleased)]
+    turn = owner.does(beat(1, slots=1, runtime="r2"))
+    again = [event for event in events_of(turn) if isinstance(event, LeaseGranted)]
+    if received:
+        assert not released
+        assert not again
+    else:
+        assert [event.job_id for event in released] == [job_id]
+        assert [(event.job_id, event.runtime_id) for event in again] == [(job_id, "r2")]
 
 
 def test_a_session_that_was_taken_for_silent_counts_on_from_what_it_received(owner: Owner) -> None:
