@@ -131,16 +131,16 @@ def is_older(partition: Partition, command: Beat) -> bool:
     return known is not None and command.session < known.session
 
 
-def silent_at(session: RuntimeSession, heard_at: Micros) -> Micros:
-    """From when on it has been silent for too long, unless it is heard again."""
-    return Micros(heard_at + SILENT_PERIODS * session.period_us)
+def silent_at(heard_at: Micros, period_us: int) -> Micros:
+    """From when on who promised a beat each period has been silent for too long."""
+    return Micros(heard_at + SILENT_PERIODS * period_us)
 
 
 def silent(
     queue: QueueName, runtime_id: RuntimeId, session: RuntimeSession, heard_at: Micros, at: Micros
 ) -> tuple[Event, ...]:
     """The end of a session that was last heard at `heard_at`, once it has been silent too long."""
-    if at < silent_at(session, heard_at):
+    if at < silent_at(heard_at, session.period_us):
         return ()
     return (RuntimeEnded(queue, runtime_id, session.session, "silent"),)
 

@@ -9,7 +9,8 @@ from msgspec import Struct
 from ledger.domain.commands import GATEWAY_BEAT_SECONDS, Asked, Beat, Claim, GatewayBeat
 from ledger.domain.events import LeaseGranted
 from ledger.domain.ids import CommandId, JobId, Micros, QueueName, RuntimeId, Session, micros
-from ledger.domain.runtimes import SILENT_PERIODS
+from ledger.domain.job import Job, Lease, Step, held_lease
+from ledger.domain.runtimes import SILENT_PERIODS, silent_at
 
 CLAIMS_MAX = 10_000
 """Claims that one partition parks, at most; a claim beyond it is answered empty at once. As many
@@ -46,7 +47,16 @@ class Credit(Struct):
         return self.slots - (self.given - self.received)
 
     def lapses_at(self) -> Micros:
-        return Micros(self.heard_at + SILENT_PERIODS * self.period_us)
+        return silent_at(self.heard_at, self.period_us)
+
+
+def leased_under(job: Job, credit: Credit, number: int) -> tuple[Step, Lease] | None:
+    """What the session was given under this number, where it is still leased to it."""
+    for step in job.steps:
+        lease = held_lease(step)
+        if lease and lease.session == credit.session and lease.number == number:
+            return step, lease
+    return None
 
 
 class Parked(Struct):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from ledger.domain.commands import Report
+from ledger.domain.deadlines import NEVER
 from ledger.domain.entries import Proven
 from ledger.domain.ids import SECOND, JobId, Micros, QueueName
 from ledger.domain.job import Job
@@ -27,7 +28,7 @@ from processors.owner.release import Batches, Release
 from processors.owner.seams import Seams
 from processors.owner.snapshots import Snapshotting
 from processors.owner.term_clock import TermClock
-from processors.owner.turn import NEVER, Effects, Turn
+from processors.owner.turn import Effects, Turn
 
 log = structlog.get_logger(__name__)
 

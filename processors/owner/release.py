@@ -25,7 +25,7 @@ from ledger.domain.ids import (
     RuntimeId,
     rfc3339,
 )
-from ledger.domain.job import Cancel, Job, Lease, Step, cancel_of, held_lease
+from ledger.domain.job import Cancel, Job, Step, cancel_of, held_lease
 from ledger.domain.partition import Partition
 from ledger.domain.runtimes import news
 from ledger.log.command_codec import command_record
@@ -44,7 +44,7 @@ from ledger.log.inbox import (
 from ledger.log.partitions import INBOX_PARTITIONS, REPLIES_PARTITIONS, partition_of
 from ledger.log.records import Outgoing
 from ledger.log.replies import reply_record
-from processors.owner.credit import RESEND_US, Credit, Offers
+from processors.owner.credit import RESEND_US, Credit, Offers, leased_under
 from processors.owner.seams import Seams
 from processors.owner.turn import Effects, Heard
 
@@ -132,7 +132,7 @@ class Release:
     # --- Inboxes ---------------------------------------------------------------------------------
     def _item(self, number: int, job_id: JobId, credit: Credit, at: Micros) -> AssignedItem:
         job = self._partition.jobs.get(job_id)
-        found = _leased_under(job, credit, number) if job else None
+        found = leased_under(job, credit, number) if job else None
         if job is None or found is None:
             return _void(number, job_id, credit)
         step, lease = found
@@ -294,14 +294,6 @@ class Release:
         )
         target = partition_of(LEDGER_QUEUE, self._seams.partitions)
         batches[self._seams.topics.commands, target].append(record)
-
-
-def _leased_under(job: Job, credit: Credit, number: int) -> tuple[Step, Lease] | None:
-    for step in job.steps:
-        lease = held_lease(step)
-        if lease and lease.session == credit.session and lease.number == number:
-            return step, lease
-    return None
 
 
 def _cancel_asked(job_id: JobId, fence: Fence, cancel: Cancel, at: Micros) -> CancelAsked:

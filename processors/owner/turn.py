@@ -25,6 +25,7 @@ from ledger.domain.commands import (
     ReportProgress,
     RerunJob,
 )
+from ledger.domain.deadlines import NEVER
 from ledger.domain.decide import Decided, decide, decided_before, defer, due
 from ledger.domain.entries import GRANT, TIMER, Entry, cause_of
 from ledger.domain.events import (
@@ -57,10 +58,9 @@ from ledger.domain.steps import held_lease
 from ledger.log.command_codec import Misshapen
 from ledger.log.replies import Reply
 from processors.owner import answers
-from processors.owner.credit import Credit, Offers
+from processors.owner.credit import Credit, Offers, leased_under
 
 OWNER = "owner"
-NEVER = Micros(1 << 62)
 REFUSAL_PERIOD_US = 60 * SECOND
 """Equal refusals are recorded once, then at most once in this time with their count."""
 WORDS_MAX = 250
@@ -330,7 +330,7 @@ class Turn:
                     self._append(events, TIMER, OWNER)
                     self.offers.drop(queue.name, runtime_id)
                 else:
-                    next_at = min(next_at, runtimes.silent_at(session, heard_at))
+                    next_at = min(next_at, runtimes.silent_at(heard_at, session.period_us))
         return next_at
 
     def claims_over(self) -> None:
@@ -515,11 +515,10 @@ class Turn:
             return
         for number, job_id in credit.outstanding.items():
             job = self.partition.jobs.get(job_id)
-            if job is None or number <= beat.received:
-                continue
-            for lease in map(held_lease, job.steps):
-                if lease and (lease.session, lease.number) == (beat.session, number):
-                    self._take_back_grant(job_id, lease.fence, lease.until, LEFT_BEFORE)
+            found = leased_under(job, credit, number) if job is not None else None
+            if found is not None and number > beat.received:
+                _, lease = found
+                self._take_back_grant(job_id, lease.fence, lease.until, LEFT_BEFORE)
 
     def _heard_at(self, asked: Asked) -> Micros:
         """When the broker took it: a beat read late is no sign of life now."""

@@ -9,12 +9,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ledger.domain.commands import Beat, CancelJob, Command, HeldLease, RequestJob
+from ledger.domain.deadlines import NEVER
 from ledger.domain.entries import Entry
 from ledger.domain.events import CommandsConsumed, RuntimeEnded, RuntimeStarted
 from ledger.domain.ids import SECOND, Fence, Micros, QueueName, RuntimeId, Session, new_job_id
 from ledger.domain.intakes import Missing
 from processors.owner import partition_owner
-from processors.owner.turn import NEVER
 from tests.support.builders import requested
 from tests.support.given import at_its_time
 from tests.unit.owner.office import NOON, World
