@@ -9,12 +9,14 @@ transaction of the rows, and carries what a reader of the log needs to resume.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import psycopg
 from eventsourcing.persistence import Tracking
 from eventsourcing.postgres import PostgresDatastore, PostgresTrackingRecorder
+from msgspec import Struct
 from msgspec.structs import replace
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
@@ -39,6 +41,14 @@ class Superseded(Exception):
 class CheckpointLost(Exception):
     """The views of a partition were begun, and their checkpoint is gone or is another's. Starting
     again over the rows that are there would count them twice: rebuild."""
+
+
+class Move(Struct, frozen=True, gc=False):
+    """From one place in a partition to another."""
+
+    partition: int
+    old: Cursor
+    new: Cursor
 
 
 class Checkpoints(PostgresTrackingRecorder):
@@ -104,40 +114,42 @@ class Checkpoints(PostgresTrackingRecorder):
                     self._insert_tracking(cursor, Tracking(application, START.offset))
         return self.read(connection, partition) or START
 
-    def move(
-        self,
-        connection: Connection,
-        partition: int,
-        old: int,
-        new: Cursor,
-        *,
-        nonces_changed: bool,
-    ) -> None:
-        """In the caller's transaction; holds the row until its end, so rivals wait, then see.
+    def move(self, connection: Connection, moves: Sequence[Move]) -> None:
+        """In the caller's transaction; holds the rows until its end, so rivals wait, then see.
+        All or none: give them in the order of their partitions, and rivals wait in one direction.
 
-        Raises `Superseded`, `CheckpointLost`.
+        Raises `Superseded`, `CheckpointLost`, of one of them.
         """
-        application = self.application(partition)
-        packed, nonces = packed_cursor(new)
+        packed = [packed_cursor(move.new) for move in moves]
         moved = connection.execute(
-            statement("apply/move_checkpoint"),
+            statement("apply/move_checkpoints"),
             {
-                "application": application,
-                "old": old,
-                "new": new.offset,
-                "cursor": packed,
-                "nonces": nonces if nonces_changed else None,
+                "applications": [self.application(move.partition) for move in moves],
+                "old": [move.old.offset for move in moves],
+                "new": [move.new.offset for move in moves],
+                "cursors": [cursor for cursor, _ in packed],
+                "nonces": [
+                    nonces if move.old.nonces != move.new.nonces else b""
+                    for move, (_, nonces) in zip(moves, packed, strict=True)
+                ],
             },
             prepare=True,
         )
-        if moved.rowcount == 1:
-            return
+        stood = {application for (application,) in moved}
+        for move in moves:
+            application = self.application(move.partition)
+            if application not in stood:
+                raise self._elsewhere(connection, application, move.old.offset)
+
+    def _elsewhere(
+        self, connection: Connection, application: str, expected: int
+    ) -> Superseded | CheckpointLost:
         stored = connection.execute(
             "SELECT notification_id FROM checkpoints WHERE application_name = %s", (application,)
         ).fetchone()
         if stored is None:
-            raise CheckpointLost(f"the checkpoint of {application} is gone")
-        raise Superseded(application, old, stored[0])
+            return CheckpointLost(f"the checkpoint of {application} is gone")
+        return Superseded(application, expected, stored[0])
 
 
 def cursors(dsn: str, *, topic: str, schema: str = SCHEMA) -> dict[int, Cursor]:

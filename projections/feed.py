@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import Protocol, TypeVar
 
 import structlog
@@ -24,7 +24,7 @@ from ledger.log.errors import LogBroken, LogError
 from projections.batches import Applied, Batch, end_of
 from projections.checkpoints import CheckpointLost, Superseded
 from projections.packing import StoredByAnotherVersion
-from projections.projector import ViewsBroken, ViewsUnavailable
+from projections.projector import NotTogether, ViewsBroken, ViewsUnavailable
 
 BATCH_SECONDS = 0.3
 """Under load that long from one round of batches to the next: a job that lives shorter costs one
@@ -67,6 +67,7 @@ class Views(Protocol):
 
     def cursor(self, partition: int) -> Cursor: ...
     def apply(self, batch: Batch) -> Applied: ...
+    def apply_together(self, batches: Sequence[Batch]) -> list[Applied]: ...
     def rest(self) -> None: ...
     def close(self) -> None: ...
 
@@ -284,37 +285,69 @@ class ProjectorFeed:
 
     async def _round(self) -> int:
         """One batch of every partition that has one; returns how many entries."""
-        entries = 0
+        if self._incurable is not None:
+            raise self._incurable
         self._round_at = now = _clock()
-        for followed in list(self._followed.values()):
-            if self._incurable is not None:
-                raise self._incurable
-            if now < followed.pause_until:
-                continue
-            try:
-                entries += await self._advance(followed)
-            except Superseded:
-                # Somebody else is at it, too. Where we both stand is in the database.
-                followed.superseded += 1
-                self._stop_tail(followed)
-                followed.offset = None
-                self._work.set()
-            except ViewsUnavailable as error:
-                self._failed(followed, error)
-        return entries
+        return await self._advance([f for f in self._followed.values() if now >= f.pause_until])
 
     async def _drain(self) -> None:
         """The rest of what was offered; what comes from the log can wait for the next start."""
         deadline = _clock() + DRAIN_SECONDS
-        for followed in list(self._followed.values()):
-            try:
-                while followed.is_continued() and _clock() < deadline:
-                    await self._advance(followed)
-            except (Superseded, ViewsUnavailable) as error:
-                _log.warning("projector_not_drained", partition=followed.partition, why=str(error))
+        left = list(self._followed.values())
+        while (left := [each for each in left if each.is_continued()]) and _clock() < deadline:
+            await self._advance(left)
+            left = [each for each in left if each.error is None]
 
-    async def _advance(self, followed: _Followed) -> int:
-        """Applies one batch, if there is one; returns how many entries it had."""
+    async def _advance(self, partitions: Sequence[_Followed]) -> int:
+        """Applies a batch of each, if there is one; returns how many entries they had."""
+        ready: list[tuple[_Followed, Batch]] = []
+        for followed in partitions:
+            with self._set_back(followed):
+                batch = await self._next_batch(followed)
+                if batch is None:
+                    await self._look(followed)
+                else:
+                    ready.append((followed, batch))
+        return sum([await self._apply(group) for group in _groups(ready)])
+
+    async def _apply(self, ready: Sequence[tuple[_Followed, Batch]]) -> int:
+        """In one transaction, or each in its own where that cannot be; returns how many entries."""
+        if len(ready) == 1:
+            [(followed, batch)] = ready
+            with self._set_back(followed):
+                its = await self._in_thread(lambda: self._projector.apply(batch))
+                self._applied(followed, its)
+                return its.entries
+            return 0
+        batches = [batch for _, batch in ready]
+        try:
+            applied = await self._in_thread(lambda: self._projector.apply_together(batches))
+        except NotTogether:
+            return sum([await self._apply([one]) for one in ready])
+        except ViewsUnavailable as error:
+            for followed, _ in ready:
+                self._failed(followed, error)
+            return 0
+        of = {followed.partition: followed for followed, _ in ready}
+        for its in applied:
+            self._applied(of[its.partition], its)
+        return sum(its.entries for its in applied)
+
+    @contextmanager
+    def _set_back(self, followed: _Followed) -> Iterator[None]:
+        """What goes wrong with one partition stops no other."""
+        try:
+            yield
+        except Superseded:
+            # Somebody else is at it, too. Where we both stand is in the database.
+            followed.superseded += 1
+            self._stop_tail(followed)
+            followed.offset = None
+            self._work.set()
+        except ViewsUnavailable as error:
+            self._failed(followed, error)
+
+    async def _next_batch(self, followed: _Followed) -> Batch | None:
         if not followed.needs_no_log() and not followed.fed and followed.tail is None:
             await self._resume(followed)
         if followed.needs_no_log() and not followed.fed:
@@ -324,11 +357,9 @@ class ProjectorFeed:
             followed.fed = False  # A gap: the log has what is missing.
             if followed.tail is None:
                 await self._resume(followed)
-        batch = followed.next_batch()
-        if batch is None:
-            await self._look(followed)
-            return 0
-        applied = await self._in_thread(lambda: self._projector.apply(batch))
+        return followed.next_batch()
+
+    def _applied(self, followed: _Followed, applied: Applied) -> None:
         followed.move(applied.offset)
         followed.room.set()
         self._succeeded(followed)
@@ -342,7 +373,6 @@ class ProjectorFeed:
         is_over = followed.tail is not None and followed.needs_no_log()
         if is_over or followed.next_batch() is not None:
             self._work.set()
-        return applied.entries
 
     async def _look(self, followed: _Followed) -> None:
         """Nothing has come for a while. Raises `Superseded` if the checkpoint is not where it was
@@ -438,6 +468,24 @@ def _joined(offered: deque[Batch]) -> Batch:
         else:
             jobs.update(batch.jobs)
     return Batch(first.partition, first.before, items, jobs)
+
+
+def _groups(ready: Iterable[tuple[_Followed, Batch]]) -> Iterator[list[tuple[_Followed, Batch]]]:
+    """As many as one transaction takes; what failed last time by itself."""
+    group: list[tuple[_Followed, Batch]] = []
+    events = 0
+    for followed, batch in ready:
+        if followed.failures:
+            yield [(followed, batch)]
+            continue
+        its = _events_in(batch.items)
+        if group and events + its > BATCH_EVENTS_MAX:
+            yield group
+            group, events = [], 0
+        group.append((followed, batch))
+        events += its
+    if group:
+        yield group
 
 
 def _first_of(read: deque[Effective]) -> list[Effective]:

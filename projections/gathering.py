@@ -341,10 +341,14 @@ def _unknown(
 # --- Commands ------------------------------------------------------------------------------------
 
 
-def _put_command(rows: Gathered, row: CommandRow) -> None:
+def gives_way(known: CommandRow, later: CommandRow) -> bool:
     """A refusal gives way to whatever comes of the same command later; an acceptance stays."""
+    return known.outcome == "rejected" or later.outcome == "accepted"
+
+
+def _put_command(rows: Gathered, row: CommandRow) -> None:
     known = rows.commands.get(row.command_id)
-    if known is None or known.outcome == "rejected" or row.outcome == "accepted":
+    if known is None or gives_way(known, row):
         rows.commands[row.command_id] = row
 
 

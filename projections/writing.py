@@ -1,9 +1,9 @@
-"""Writes what a batch comes to, within the projector's transaction."""
+"""Writes what batches come to, within the projector's transaction."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, LiteralString
 
@@ -30,7 +30,7 @@ from projections.copying import (
     open_job_row,
     staged_job_row,
 )
-from projections.gathering import Gathered
+from projections.gathering import CommandRow, Gathered, gives_way
 from projections.operators import operators_change
 from projections.packing import pack_groups, pack_state
 from projections.sql import statement
@@ -50,36 +50,50 @@ class DoesNotFit(Exception):
     """The values that came with a batch are not what its events make of the stored rows."""
 
 
+class Flush(Struct, frozen=True, gc=False):
+    """What one batch comes to."""
+
+    partition: int
+    position: int
+    """Where the batch ends."""
+    rows: Gathered
+    values: Mapping[JobId, Job]
+    """Of every job in `rows`, as the batch leaves it."""
+
+
 class Written(Struct, frozen=True, gc=False):
-    """How many rows."""
+    """How many rows of jobs."""
 
-    jobs: int
     opened: int
-    """Of these, jobs that begin and are open."""
+    """That begin and are open."""
     ended: int
-    """Of these, jobs that had been open before."""
+    """That had been open before."""
 
 
-def write(
-    connection: Connection,
-    partition: int,
-    rows: Gathered,
-    values: Mapping[JobId, Job],
-    *,
-    position: int,
-) -> Written:
-    """`position` is where the batch ends. Raises `DoesNotFit`."""
-    counts: Counter[tuple[str, str]] = Counter()
-    written = _write_jobs(connection, partition, rows, values, counts, position=position)
-    for queue in rows.queues:
-        counts[storable(queue), "pending"] += 0
-    _count(connection, partition, counts)
-    _write_commands(connection, partition, rows)
-    _write_runtimes(connection, partition, rows)
-    _write_operations(connection, partition, rows)
-    for said in rows.operators:
-        change, said_values = operators_change(said, partition)
-        connection.execute(statement(change), said_values)
+Counts = Counter[tuple[int, str, str]]
+"""By partition, queue and status: how many jobs more."""
+
+
+def write(connection: Connection, flushes: Sequence[Flush]) -> Written:
+    """Each of another partition; as many statements for all as for one. Raises `DoesNotFit`."""
+    counts: Counts = Counter()
+    written = _write_jobs(connection, flushes, counts)
+    for flush in flushes:
+        for queue in flush.rows.queues:
+            counts[flush.partition, queue, "pending"] += 0
+    _count(connection, counts)
+    _write_commands(connection, flushes)
+    for flush in flushes:
+        _write_runtimes(connection, flush.partition, flush.rows)
+        _write_operations(connection, flush.partition, flush.rows)
+        for said in flush.rows.operators:
+            change, said_values = operators_change(said, flush.partition)
+            connection.execute(statement(change), said_values)
+        _write_templates(connection, flush.partition, flush.rows)
+    return written
+
+
+def _write_templates(connection: Connection, partition: int, rows: Gathered) -> None:
     for row in rows.templates:
         event = row.event
         connection.execute(
@@ -94,86 +108,108 @@ def write(
                 "put_by": storable(row.by),
             },
         )
-    return written
 
 
-def _write_jobs(
-    connection: Connection,
-    partition: int,
-    rows: Gathered,
-    values: Mapping[JobId, Job],
-    counts: Counter[tuple[str, str]],
-    *,
-    position: int,
-) -> Written:
-    """Hot: once a job, plain and in one piece. 10-12 us of Python a job that begins
-    and ends, as many each time that one moves."""
-    if not rows.parts:
-        return Written(0, 0, 0)
-    opened: list[bytes] = []
-    ended: list[bytes] = []
-    staged: list[bytes] = []
-    history: list[bytes] = []
-    born_at: list[int] = []
-    opened_ids: list[str] = []
-    ended_ids: list[str] = []
-    ending = 0
-    for job_id, part in rows.parts.items():
-        job = values[job_id]
-        events = part.events
-        version = job.version
-        packed = pack_groups(part.groups)
-        state = None if is_told_by_history(job) else pack_state(job)
-        if version > events:
-            staged.append(staged_job_row(job, events, state, packed))
-            ending += job.end is not None
-            continue
-        if version < events:
-            raise DoesNotFit
-        born = part.first_offset
-        born_at.append(born)
-        if job.end is None:
-            opened.append(open_job_row(job, partition, born, state))
-            opened_ids.append(storable(job_id))
-        else:
-            ended.append(ended_job_row(job, partition, born, state))
-            ended_ids.append(storable(job_id))
-        counts[job.request.queue, status(job)] += 1
-        history.append(
-            first_history_row(
-                *(job.request, version, packed), partition=partition, born=born, position=position
+class _Jobs:
+    """Their rows as they are copied, of all flushes."""
+
+    def __init__(self) -> None:
+        self.opened: list[bytes] = []
+        self.ended: list[bytes] = []
+        self.staged: list[bytes] = []
+        self.history: list[bytes] = []
+        self.opened_ids: list[str] = []
+        self.ended_ids: list[str] = []
+        self.born: list[int] = []
+        """Where those that begin do, in the order of the flushes."""
+        self.ending = 0
+        """How many of the staged have ended, now or before."""
+
+    def add(self, flush: Flush, counts: Counts) -> None:
+        """Hot: once a job, plain and in one piece. 10-12 us of Python a job that begins
+        and ends, as many each time that one moves."""
+        partition, position = flush.partition, flush.position
+        values = flush.values
+        for job_id, part in flush.rows.parts.items():
+            job = values[job_id]
+            events = part.events
+            version = job.version
+            packed = pack_groups(part.groups)
+            state = None if is_told_by_history(job) else pack_state(job)
+            if version > events:
+                self.staged.append(staged_job_row(job, events, state, packed))
+                self.ending += job.end is not None
+                continue
+            if version < events:
+                raise DoesNotFit
+            born = part.first_offset
+            self.born.append(born)
+            if job.end is None:
+                self.opened.append(open_job_row(job, partition, born, state))
+                self.opened_ids.append(storable(job_id))
+            else:
+                self.ended.append(ended_job_row(job, partition, born, state))
+                self.ended_ids.append(storable(job_id))
+            counts[partition, job.request.queue, status(job)] += 1
+            self.history.append(
+                first_history_row(
+                    *(job.request, version, packed),
+                    partition=partition,
+                    born=born,
+                    position=position,
+                )
             )
-        )
+
+
+def _write_jobs(connection: Connection, flushes: Sequence[Flush], counts: Counts) -> Written:
+    jobs = _Jobs()
+    lasts = []
+    for flush in flushes:
+        jobs.add(flush, counts)
+        lasts.append(len(jobs.born))
     try:
-        _copy(connection, "apply/copy_open_jobs", opened)
-        _copy(connection, "apply/copy_ended_jobs", ended)
+        _copy(connection, "apply/copy_open_jobs", jobs.opened)
+        _copy(connection, "apply/copy_ended_jobs", jobs.ended)
     except errors.UniqueViolation as error:
         raise DoesNotFit from error
-    where = {"partition": partition, "position": position, "newest_max": NEWEST_MAX}
-    if history:
-        _copy(connection, "apply/copy_history", history)
-        begun = {**where, "born": born_at, "opened": opened_ids, "ended": ended_ids}
+    where = {
+        "partitions": [flush.partition for flush in flushes],
+        "positions": [flush.position for flush in flushes],
+        "newest_max": NEWEST_MAX,
+    }
+    if jobs.history:
+        _copy(connection, "apply/copy_history", jobs.history)
+        begun = {
+            **where,
+            "firsts": [last + 1 for last in (0, *lasts[:-1])],
+            "lasts": lasts,
+            "born": jobs.born,
+            "opened": jobs.opened_ids,
+            "ended": jobs.ended_ids,
+        }
         twice = connection.execute(statement("apply/note_begun"), begun, prepare=True).fetchone()
         if twice != (False,):
             raise DoesNotFit
-    if staged:
-        _copy(connection, "apply/copy_staged_jobs", staged)
+    if jobs.staged:
+        _copy(connection, "apply/copy_staged_jobs", jobs.staged)
+        many, ending = len(jobs.staged), jobs.ending
         found = 0
         for name, wanted in (
-            ("apply/move_open_jobs", len(staged) - ending),
+            ("apply/move_open_jobs", many - ending),
             ("apply/end_jobs", ending),
             ("apply/change_ended_jobs", ending),
         ):
-            if not wanted or found == len(staged):
+            if not wanted or found == many:
                 continue
-            for queue, old, now, many in connection.execute(statement(name), where, prepare=True):
-                found += many
+            moved = connection.execute(statement(name), where, prepare=True)
+            for partition, queue, old, now, these in moved:
+                found += these
                 if old != now:
-                    counts[queue, old] -= many
-                    counts[queue, now] += many
-        if found != len(staged):
+                    counts[partition, queue, old] -= these
+                    counts[partition, queue, now] += these
+        if found != many:
             raise DoesNotFit
-    return Written(len(rows.parts), len(opened), ending)
+    return Written(len(jobs.opened), jobs.ending)
 
 
 def _copy(connection: Connection, name: str, rows: list[bytes]) -> None:
@@ -182,34 +218,53 @@ def _copy(connection: Connection, name: str, rows: list[bytes]) -> None:
             copy.write(document(rows))
 
 
-def _count(connection: Connection, partition: int, counts: Mapping[tuple[str, str], int]) -> None:
+def _count(connection: Connection, counts: Counts) -> None:
     by_queue: dict[str, dict[str, int]] = {}
-    for (queue, where), change in counts.items():
-        by_queue.setdefault(storable(queue), dict.fromkeys(STATUSES, 0))[where] += change
-    statement_ = statement("apply/count_queue")
-    for queue in sorted(by_queue):
-        values = {"name": queue, "partition": partition, **by_queue[queue]}
-        connection.execute(statement_, values, prepare=True)
-
-
-def _write_commands(connection: Connection, partition: int, rows: Gathered) -> None:
-    if not rows.commands:
+    partitions: dict[str, int] = {}
+    for (partition, queue, where), change in counts.items():
+        name = storable(queue)
+        # Two queues that are equal once they are storable would meet in one upsert.
+        partitions.setdefault(name, partition)
+        by_queue.setdefault(name, dict.fromkeys(STATUSES, 0))[where] += change
+    if not by_queue:
         return
-    staged = {}
-    for row in rows.commands.values():
-        # Two ids that are equal once they are storable would meet in one upsert.
-        staged[storable(row.command_id)] = command_row(
-            partition,
-            row.position,
-            tamed_instant(row.at),
-            command_id=row.command_id,
-            outcome=row.outcome,
-            detail=row.detail,
-            code=row.code,
-            job_id=row.job_id,
-            operation_id=row.operation_id,
-        )
-    _copy(connection, "apply/copy_staged_commands", list(staged.values()))
+    names = sorted(by_queue)  # Of two that count the same, neither holds what the other waits for.
+    values: dict[str, Any] = {
+        status: [by_queue[name][status] for name in names] for status in STATUSES
+    }
+    values |= {"name": names, "partition": [partitions[name] for name in names]}
+    connection.execute(statement("apply/count_queues"), values, prepare=True)
+
+
+def _write_commands(connection: Connection, flushes: Sequence[Flush]) -> None:
+    staged: dict[str, tuple[int, CommandRow]] = {}
+    for flush in flushes:
+        for row in flush.rows.commands.values():
+            # Two ids that are equal once they are storable would meet in one upsert.
+            name = storable(row.command_id)
+            known = staged.get(name)
+            if known is None or gives_way(known[1], row):
+                staged[name] = (flush.partition, row)
+    if not staged:
+        return
+    _copy(
+        connection,
+        "apply/copy_staged_commands",
+        [
+            command_row(
+                partition,
+                row.position,
+                tamed_instant(row.at),
+                command_id=row.command_id,
+                outcome=row.outcome,
+                detail=row.detail,
+                code=row.code,
+                job_id=row.job_id,
+                operation_id=row.operation_id,
+            )
+            for partition, row in staged.values()
+        ],
+    )
     connection.execute(statement("apply/put_commands"), prepare=True)
 
 

@@ -57,9 +57,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return Asked(monkeypatch)
 
 
-def batches(flushes: int, jobs: int) -> Iterator[Batch]:
+def batches(flushes: int, jobs: int, partition: int = 0) -> Iterator[Batch]:
     """In each as many jobs begin and end; those of one batch come in so many flushes."""
-    script = Script()
+    script = Script(partition)
     granted: list[LeaseGranted] = []
     done = 0
     while True:
@@ -124,6 +124,25 @@ def test_a_batch_takes_so_many_round_trips_however_many_jobs_it_is_of(
         before = asked.many
         projector.apply(next(made))
         assert asked.many - before == trips
+
+
+@pytest.mark.parametrize("flushes", [1, 2, 3])
+def test_several_partitions_take_as_many_round_trips_as_one(
+    views: str, asked: Asked, flushes: int
+) -> None:
+    partitions = range(5)
+    made = [batches(flushes, 3, partition) for partition in partitions]
+    with Projector(views, topic=TOPIC) as projector:
+        for partition in partitions:
+            projector.cursor(partition)
+        for _ in range(BATCHES):
+            projector.apply_together([next(its) for its in made])
+        before = asked.many
+        projector.apply(next(made[0]))
+        alone = asked.many - before
+        before = asked.many
+        projector.apply_together([next(its) for its in made[1:]])
+        assert asked.many - before == alone
 
 
 WAITING = 40

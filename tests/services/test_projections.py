@@ -44,11 +44,12 @@ from ledger.domain.job import Job, Status, status
 from ledger.domain.steps import JOB_STATUSES
 from ledger.log import crash_points
 from ledger.log.crash_points import CrashPointReached
+from ledger.log.effective import START
 from projections import projector as projector_module
 from projections import writing as writing_module
 from projections.answers import JobFilter, position_text
 from projections.batches import Batch
-from projections.checkpoints import CheckpointLost, Checkpoints, Superseded
+from projections.checkpoints import CheckpointLost, Checkpoints, Move, Superseded
 from projections.compare import compare
 from projections.packing import StoredByAnotherVersion
 from projections.projector import Projector
@@ -367,8 +368,11 @@ def test_a_checkpoint_moves_from_where_it_stands_only(views: str, projector: Pro
     stood = projector.cursor(0)
     with closing(Checkpoints(views, topic=TOPIC)) as checkpoints, connect(views) as connection:
         with pytest.raises(Superseded):
-            checkpoints.move(connection, 0, first.before, stood, nonces_changed=False)
-        checkpoints.move(connection, 0, first.after, stood, nonces_changed=False)
+            checkpoints.move(connection, [Move(0, START, stood)])
+        checkpoints.move(connection, [Move(0, stood, stood)])
+        other = checkpoints.begin(connection, 1)
+        with pytest.raises(Superseded):
+            checkpoints.move(connection, [Move(0, START, stood), Move(1, other, stood)])
 
 
 def test_a_lost_checkpoint_does_not_start_the_views_again(views: str, projector: Projector) -> None:

@@ -252,6 +252,29 @@ async def test_rows_that_postgres_refuses_are_waited_for(views: str) -> None:
         await until(stands_at(feed, 0, script.offset), "caught up")
 
 
+async def test_rows_that_postgres_refuses_keep_no_other_partition_waiting(views: str) -> None:
+    scripts = [Script(number) for number in range(3)]
+    for script in scripts:
+        for _ in range(5):
+            plain_job(script)
+    with psycopg.connect(views) as connection:
+        connection.execute(
+            "ALTER TABLE ledger.job_events ADD CONSTRAINT nobody CHECK (partition <> 1)"
+        )
+    async with running(views, MemoryLog(*scripts)) as feed:
+        for script in scripts:
+            feed.follow(script.number, 0)
+            for batch in script.batches(range(4, 20, 4)):
+                feed.offer(script.number, batch.before, batch.items, batch.jobs)
+        await until(stands_at(feed, 0, scripts[0].offset), "the first has")
+        await until(stands_at(feed, 2, scripts[2].offset), "the third has")
+        await until(lambda: "violates" in (feed.health()[1].error or ""), "the second says so")
+        with psycopg.connect(views) as connection:
+            connection.execute("ALTER TABLE ledger.job_events DROP CONSTRAINT nobody")
+        await until(stands_at(feed, 1, scripts[1].offset), "caught up")
+    assert await asyncio.to_thread(equal_to_a_fold, views, *scripts)
+
+
 @pytest.mark.parametrize("broken", ["log", "reader", "checkpoint"])
 async def test_what_no_retry_can_cure_stops_the_feed(views: str, broken: str) -> None:
     script = random_history(Random(11), 30)

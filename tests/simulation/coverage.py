@@ -52,6 +52,7 @@ DUPLICATE = "a command came again, and made nothing"
 REPLAYED = "a projector gave a batch again that was applied"
 RIVALS = "two projectors were at the same partition"
 FOLDED = "a projector folded a batch from the log"
+TOGETHER = "a projector moved several partitions in one transaction"
 STORE_AWAY = "a projector had to wait for its store"
 ACCEPTED = "the gateway answered that nothing is decided yet (202)"
 UNSURE = "the gateway could not say (503)"
@@ -81,6 +82,7 @@ STATES: tuple[str, ...] = (
     REPLAYED,
     RIVALS,
     FOLDED,
+    TOGETHER,
     STORE_AWAY,
     ACCEPTED,
     UNSURE,
@@ -138,6 +140,7 @@ def reached(world: World) -> Counter[str]:
     found[REPLAYED] = counts["applied before"]
     found[RIVALS] = counts["superseded"]
     found[FOLDED] = counts["folded"]
+    found[TOGETHER] = counts["together"]
     found[DISTURBED] = world.broker.group.disturbed
     found[DIED] = len(evidence.deaths)
     causes = evidence.causes()

@@ -4,7 +4,7 @@ compare-and-set, rows and checkpoint in one step. Postgres itself is not simulat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from ledger.log.effective import START, Cursor
 from projections.batches import Applied, Batch, advanced
 from projections.checkpoints import Superseded
 from projections.gathering import Gathered, gather, touched_jobs
-from projections.projector import ViewsUnavailable
+from projections.projector import NotTogether, ViewsUnavailable
 from projections.writing import DoesNotFit
 
 
@@ -54,10 +54,28 @@ class Projector:
     def rest(self) -> None: ...
 
     def apply(self, batch: Batch) -> Applied:
-        views, partition = self._views, batch.partition
         if not batch.items:
-            return Applied(partition, batch.before, 0, 0, 0, 0, False)
+            return Applied(batch.partition, batch.before, 0, 0, 0, 0, False)
+        self._views.passing()
+        applied = self._applied(batch)
+        self._views.answering()
+        return applied
+
+    def apply_together(self, batches: Sequence[Batch]) -> list[Applied]:
+        views = self._views
         views.passing()
+        before = dict(views.standing), dict(views.jobs)
+        try:
+            applied = [self._applied(batch) for batch in batches]
+        except Superseded as error:
+            views.standing, views.jobs = before
+            raise NotTogether from error
+        views.counts["together"] += 1
+        views.answering()
+        return applied
+
+    def _applied(self, batch: Batch) -> Applied:
+        views, partition = self._views, batch.partition
         standing = views.standing.get(partition, Standing())
         if standing.cursor.offset == batch.after:
             views.counts["applied before"] += 1
@@ -80,7 +98,6 @@ class Projector:
         views.jobs.update({job_id: jobs[job_id] for job_id in rows.parts})
         views.standing[partition] = after
         views.counts["folded" if is_folded else "given"] += 1
-        views.answering()
         offset = after.cursor.offset
         return Applied(
             *(partition, offset, rows.entries, rows.events, len(rows.parts), rows.misfits),

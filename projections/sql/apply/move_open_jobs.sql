@@ -19,8 +19,8 @@ WITH moved AS (
         SELECT b.status, b.newest FROM open_jobs b WHERE b.id = s.id OFFSET 0
     ) AS before
     WHERE o.id = s.id AND s.finished_at IS NULL AND o.version = s.version - s.events
-    RETURNING o.born, o.queue, before.status AS old, s.status AS new, s.version, s.packed,
+    RETURNING o.partition, o.born, o.queue, before.status AS old, s.status AS new, s.version, s.packed,
         o.newest, before.newest AS older
 ),
 -- include: apply/told
-SELECT queue, old, new, count(*) FROM moved GROUP BY queue, old, new
+SELECT partition, queue, old, new, count(*) FROM moved GROUP BY partition, queue, old, new

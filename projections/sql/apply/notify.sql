@@ -1,1 +1,1 @@
-SELECT pg_notify(%(channel)s, %(position)s)
+SELECT pg_notify(%(channel)s, position) FROM unnest(%(positions)s::text[]) AS position

@@ -168,7 +168,7 @@ EXCUSED: dict[tuple[str, str, str], str] = {
     ),
     ("projections/checkpoints.py", "*", "*"): IN_THE_TRANSACTION,
     ("projections/writing.py", "*", "*"): IN_THE_TRANSACTION,
-    ("projections/projector.py", "_move_partition", "*"): IN_THE_TRANSACTION,
+    ("projections/projector.py", "_move_partitions", "*"): IN_THE_TRANSACTION,
     ("projections/projector.py", "_load", "connection.execute"): IN_THE_TRANSACTION,
     ("projections/projector.py", "_transaction", "connection.commit"): (
         "projector.before_commit and after_commit stand around it, in _apply"

@@ -33,6 +33,9 @@ class Views:
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._tell()))
         return Applied(batch.partition, batch.after, len(batch.items), events, 0, 0, False)
 
+    def apply_together(self, batches: Sequence[Batch]) -> list[Applied]:
+        return [self.apply(batch) for batch in batches]
+
     def rest(self) -> None:
         self._loop.call_soon_threadsafe(self.rested.set)
 

@@ -1,9 +1,13 @@
 INSERT INTO queues AS q (
     name, partition, pending, leased, running, waiting, cancelling,
     succeeded, failed, cancelled, expired
-) VALUES (
-    %(name)s, %(partition)s, %(pending)s, %(leased)s, %(running)s, %(waiting)s, %(cancelling)s,
-    %(succeeded)s, %(failed)s, %(cancelled)s, %(expired)s
+)
+SELECT *
+FROM unnest(
+    %(name)s::text[], %(partition)s::integer[],
+    %(pending)s::bigint[], %(leased)s::bigint[], %(running)s::bigint[], %(waiting)s::bigint[],
+    %(cancelling)s::bigint[], %(succeeded)s::bigint[], %(failed)s::bigint[],
+    %(cancelled)s::bigint[], %(expired)s::bigint[]
 )
 ON CONFLICT (name) DO UPDATE
 SET pending = q.pending + excluded.pending,

@@ -1,1 +1,0 @@
-UPDATE partitions SET at = %(at)s WHERE partition = %(partition)s
