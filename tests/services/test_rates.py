@@ -15,6 +15,7 @@ from ledger.domain.commands import CancelJob, RequestJob
 from ledger.domain.ids import JobId, QueueName
 from ledger.log.effective import Effective
 from ledger.log.entries_reader import EntriesReader
+from processors import rates
 from processors.rates import RatesFeed
 from processors.rates_store import RatesBatch, RatesStore, Superseded, count_of
 from projections.batches import advanced, end_of
@@ -41,6 +42,11 @@ def store(dsn: str, ledger: Ledger) -> Iterator[RatesStore]:
     store = RatesStore(dsn, topic=ledger.topics.events)
     yield store
     store.close()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "OLD_SECONDS", 0.0)
 
 
 def counts_in(dsn: str) -> dict[str, int]:
