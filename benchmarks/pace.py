@@ -3,7 +3,7 @@ again and again, and the us of CPU that one took it.
 
 A virtual core changes its speed by half within minutes, and two hyperthreads slow each other: us of
 CPU of different minutes do not compare. Divided by the us a pace of the same time they become
-paces, which do: of a worker's job they repeat within 1 or 2 % where its us differ by half.
+paces, which do: of a worker's job they repeat within some percent where its us differ by half.
 
 A pace is a row of 200 bytes out of 20,000 in no order, written as JSON and read back: strings and
 dicts beyond the nearer caches, as workers have them. The process takes 3 % of a core.

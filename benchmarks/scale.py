@@ -1,132 +1,240 @@
-"""Whether a job costs its workers the same whatever their number: one, two and three in turns, the
-same jobs over the same queues: `python -m benchmarks.scale [JOBS] [ROUNDS] [RATE]`. JSON lines; the
+"""Whether a job costs its workers the same whatever their number: one, two and three in turns, with
+an equal load each: `python -m benchmarks.scale [--rounds N] [--rate R] [--jobs N]`. JSON lines; the
 last says whether the gate holds: within 10 % of one worker's, by the median of the rounds' ratios.
 
-What is shown is CPU a job, without what the workers take when they have nothing to do (that is a
-term of its own in docs/scaling.md): where it stays the same, each further core carries as much as
-the first. All jobs are asked for at once, so that turns are as full as under full load; at a
-RATE a second that is a fraction of what workers can do, turns of many partitions are small, and
-smaller the fewer of them share a fetch.
+`scale_equal`, which the gate is about: each worker has four partitions with a queue in each, a
+runtime for them, and as many jobs a second as each other. They come in bursts, one worker's while
+the others rest: that is how they would fare on machines of their own. Were all at work at once, the
+one machine would be the busier the more there are, which makes jobs cheaper: a worker that waits
+for it finds more to do at once (with small bursts three cost 0.7 of one, on two hyperthreads).
+
+`scale_shared`: the same jobs, all at once, are shared by one, two or three. A worker that is busy
+takes something beside its jobs (fetches, flushes, wake-ups), however few it has, so here a job
+cannot cost the same: it shows what is taken by a worker that was not needed.
+
+Costs are CPU without what the workers take at rest, in us and in paces: only these compare
+(benchmarks/pace.py). All of it is done on one core: on two hyperthreads a job costs more the more
+there is beside it, and a pace, which is taken at any time, does not tell how much.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import truediv
+from statistics import median
 from typing import Any
 
 import httpx
 import msgspec
-import psycopg
+from msgspec import Struct
 
+from benchmarks.pace import Pace, us_between
 from benchmarks.processes import cpu_of
-from benchmarks.stack import SETTLE_SECONDS, BenchStack, bench_stack
+from benchmarks.stack import SETTLE_SECONDS, BenchStack, bench_stack, one_core
 from ledger.client.producer import Producer
+from ledger.client.runtime_session import SLOTS_MAX
 from ledger.embedded.processes import free_ports
 from ledger.log.partitions import partition_of
 
 WORKERS = (1, 2, 3)
-PARTITIONS = 12
-"""An equal part to each worker, whatever their number."""
-JOBS_A_SECOND = 100_000
-"""More than anything here can do: at once."""
-STEPS_A_SECOND = 20
-"""Of the producer."""
-SLOTS = 400
+PARTITIONS = 4
+"""For each worker, and queues of each runtime. A load that is shared has those of all."""
+EQUAL_SECONDS = 10
+KEPT = 0.95
+"""Of a rate. Where less was done, bursts met: the machine was full."""
+BURSTS_A_SECOND = 1
+"""Of each worker's queues."""
+WARM_JOBS = 500
+"""Of each queue: brokers that are new take more, and so do those who wait for them."""
 IDLE_SECONDS = 3.0
 GATE = 0.10
-SHARED_SECONDS = 180.0
+OWNED_SECONDS = 180.0
 DONE_SECONDS = 120.0
 STOP_SECONDS = 60.0
 PAYLOAD = {"text": "x" * 170}
 
 
+class Load(Struct, frozen=True):
+    workers: int
+    parts: int
+    """Of the queues. Each has bursts of its own, in turn."""
+    burst: int
+    """Jobs at once."""
+    bursts: int
+    """Of all parts."""
+    seconds: float = 0.0
+    """From a burst to the next one's."""
+
+    @property
+    def jobs(self) -> int:
+        return self.burst * self.bursts
+
+    @property
+    def rate(self) -> float:
+        """Jobs a second."""
+        return self.burst / self.seconds
+
+
+class Cost(Struct, frozen=True):
+    load: Load
+    jobs_per_second: int
+    worker_us_per_job: float
+    pace_us: float
+    idle_us_per_second: int
+    """Of all workers, and not in what a job cost."""
+    shares: list[float]
+    """Of each worker in what was spent."""
+    load_average: float
+
+    @property
+    def paces(self) -> float:
+        """Of the workers, a job."""
+        return self.worker_us_per_job / self.pace_us
+
+
 def queues_of(partitions: int) -> list[str]:
-    """One in each partition."""
+    """One in each partition, in their order."""
     names: dict[int, str] = {}
     number = 0
     while len(names) < partitions:
         name = f"scale{number}"
         names.setdefault(partition_of(name, partitions), name)
         number += 1
-    return list(names.values())
+    return [names[partition] for partition in range(partitions)]
 
 
-def measure(stack: BenchStack, workers: int, jobs: int, rate: int, done: int) -> dict[str, Any]:
-    """`done`: jobs that earlier rounds have left in the read models."""
-    queues = queues_of(PARTITIONS)
-    with _workers(stack, workers) as running, _runtime(stack, queues):
-        asyncio.run(_submit(stack, queues, len(queues), rate))
-        _until_done(stack, done + len(queues))
-        time.sleep(SETTLE_SECONDS)
+def equal_load(workers: int, rate: int) -> Load:
+    """`rate`: jobs a second for each worker."""
+    return Load(
+        workers,
+        parts=workers,
+        burst=rate // BURSTS_A_SECOND,
+        bursts=workers * BURSTS_A_SECOND * EQUAL_SECONDS,
+        seconds=1 / BURSTS_A_SECOND / workers,
+    )
+
+
+def shared_load(workers: int, jobs: int) -> Load:
+    return Load(workers, parts=1, burst=jobs, bursts=1)
+
+
+def measure(stack: BenchStack, pace: Pace, load: Load) -> Cost:
+    with _workers(stack, load.workers) as (running, queues), _runtimes(stack, queues):
+        parts = _cut(queues, len(queues) // load.parts)
+        warm = Load(load.workers, load.parts, burst=WARM_JOBS * len(parts[0]), bursts=load.parts)
+        _do(stack, parts, warm)
         idle = _spent(running)
         time.sleep(IDLE_SECONDS)
-        before, began = _spent(running), time.perf_counter()
-        asyncio.run(_submit(stack, queues, jobs, rate))
-        _until_done(stack, done + len(queues) + jobs)
-        took = time.perf_counter() - began
-        time.sleep(SETTLE_SECONDS)
-        after = _spent(running)
+        before, first = _spent(running), pace.mark()
+        took = _do(stack, parts, load)
+        after, last = _spent(running), pace.mark()
     spent = [now - then for now, then in zip(after, before, strict=True)]
     resting = (sum(before) - sum(idle)) / IDLE_SECONDS
-    return {
-        "measure": "scale",
-        "workers": workers,
-        "jobs": jobs,
-        "jobs_per_second": round(jobs / took),
-        "worker_us_per_job": round((sum(spent) - resting * took) / jobs * 1e6, 1),
-        "shares": [round(one / sum(spent), 2) for one in spent],
-        "idle_us_per_second": round(resting * 1e6),
-        "load": os.getloadavg()[0],
-    }
+    beside_jobs = resting * (took + SETTLE_SECONDS)
+    return Cost(
+        load,
+        jobs_per_second=round(load.jobs / took),
+        worker_us_per_job=round((sum(spent) - beside_jobs) / load.jobs * 1e6, 1),
+        pace_us=round(us_between(first, last), 3),
+        idle_us_per_second=round(resting * 1e6),
+        shares=[round(one / sum(spent), 2) for one in spent],
+        load_average=round(os.getloadavg()[0], 2),
+    )
 
 
-def verdict(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the rounds, each of which is a line for each number of workers."""
-    costs = {
-        workers: [line["worker_us_per_job"] for line in lines if line["workers"] == workers]
-        for workers in WORKERS
-    }
-    to_one = {
-        workers: round(statistics.median(map(truediv, its, costs[1])), 3)
-        for workers, its in costs.items()
-    }
+def kept(cost: Cost) -> Cost:
+    """Raises SystemExit where the rate was not."""
+    load = cost.load
+    if cost.jobs_per_second < KEPT * load.rate:
+        raise SystemExit(
+            f"{cost.jobs_per_second} of {load.rate:.0f} jobs a second were done: the machine does "
+            f"not carry {load.workers} workers with so many, choose a smaller --rate"
+        )
+    return cost
+
+
+def verdict(equal: Sequence[Cost], shared: Sequence[Cost]) -> dict[str, Any]:
+    """Of the rounds, each of which has a cost for each number of workers."""
+    found = _medians(equal)
+    further = [
+        further_share(alone, more) for n in WORKERS[1:] for alone, more in _rounds(shared, n)
+    ]
     return {
         "measure": "scale",
-        "worker_us_per_job": {n: statistics.median(its) for n, its in costs.items()},
-        "to_one": to_one,
+        "equal": found,
+        "shared": {
+            **_medians(shared),
+            "further_worker_percent_of_core": round(median(further) * 100, 1),
+        },
         "gate": GATE,
-        "passed": all(abs(ratio - 1) <= GATE for ratio in to_one.values()),
+        "passed": all(abs(ratio - 1) <= GATE for ratio in found["to_one"].values()),
     }
+
+
+def further_share(alone: Cost, more: Cost) -> float:
+    """What each worker beyond the first took because it was busy, whatever it carried: part of a
+    core, at the speed that the machine had with it."""
+    us_per_job = (more.paces - alone.paces) * more.pace_us
+    return us_per_job * more.jobs_per_second / 1e6 / (more.load.workers - 1)
+
+
+def _medians(costs: Sequence[Cost]) -> dict[str, dict[int, float]]:
+    rounds = {workers: _rounds(costs, workers) for workers in WORKERS}
+    return {
+        "worker_us_per_job": {
+            n: round(median(its.worker_us_per_job for _, its in pairs), 1)
+            for n, pairs in rounds.items()
+        },
+        "worker_paces_per_job": {
+            n: round(median(its.paces for _, its in pairs), 2) for n, pairs in rounds.items()
+        },
+        "to_one": {
+            n: round(median(its.paces / alone.paces for alone, its in pairs), 3)
+            for n, pairs in rounds.items()
+        },
+    }
+
+
+def _rounds(costs: Sequence[Cost], workers: int) -> list[tuple[Cost, Cost]]:
+    """Of each, one worker's cost and that of so many."""
+    alone, its = ([c for c in costs if c.load.workers == n] for n in (1, workers))
+    return list(zip(alone, its, strict=True))
 
 
 @contextmanager
-def _workers(stack: BenchStack, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Each owns its part of the partitions."""
+def _workers(
+    stack: BenchStack, count: int
+) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[str]]]:
+    """Each owns an equal part of the partitions. With the queues, by their owners."""
     ports = free_ports(count)
     running = [_worker(stack, port) for port in ports]
+    names = queues_of(stack.partitions)
     try:
-        _until_shared(ports, PARTITIONS // count)
-        yield running
+        owned = _until_owned(ports, stack.partitions // count)
+        yield running, [names[partition] for its in owned for partition in its]
     finally:
         _stop(running)
 
 
 @contextmanager
-def _runtime(stack: BenchStack, queues: Sequence[str]) -> Iterator[None]:
-    runtime = stack.runtime(",".join(queues), slots=SLOTS)
+def _runtimes(stack: BenchStack, queues: Sequence[str]) -> Iterator[None]:
+    """With as many slots as they may have, so that turns can be full."""
+    running = [
+        stack.runtime(*its, slots=SLOTS_MAX, name=f"bench-{its[0]}")
+        for its in _cut(queues, PARTITIONS)
+    ]
     try:
         yield
     finally:
-        _stop([runtime])
+        for runtime in running:
+            stack.end(runtime)
 
 
 def _worker(stack: BenchStack, port: int) -> subprocess.Popen[bytes]:
@@ -137,10 +245,10 @@ def _worker(stack: BenchStack, port: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
+def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in workers:
         process.send_signal(signal.SIGTERM)
-    for process in processes:
+    for process in workers:
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -148,69 +256,106 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _until_shared(ports: Sequence[int], partitions: int) -> None:
-    deadline = time.monotonic() + SHARED_SECONDS
-    while (owned := [_owned(port) for port in ports]) != [partitions] * len(ports):
+def _until_owned(ports: Sequence[int], many: int) -> list[list[int]]:
+    """The partitions of each worker."""
+    deadline = time.monotonic() + OWNED_SECONDS
+    while set(map(len, owned := [_owned(port) for port in ports])) != {many}:
         if time.monotonic() > deadline:
-            raise SystemExit(f"after {SHARED_SECONDS:.0f} s the workers own {owned} partitions")
+            raise SystemExit(
+                f"after {OWNED_SECONDS:.0f} s the workers own {owned}, not {many} each"
+            )
         time.sleep(0.2)
+    return owned
 
 
-def _owned(port: int) -> int:
+def _owned(port: int) -> list[int]:
     try:
         report = httpx.get(f"http://127.0.0.1:{port}/healthz").json()
     except httpx.TransportError:
-        return 0  # It is not there yet.
-    return sum(one["owner"] for one in report["owner"]["partitions"].values())
+        return []  # It is not there yet.
+    partitions = report["owner"]["partitions"].items()
+    return [int(partition) for partition, facts in partitions if facts["owner"]]
 
 
 def _spent(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
     return [cpu_of([process.pid]) for process in processes]
 
 
-async def _submit(stack: BenchStack, queues: Sequence[str], jobs: int, rate: int) -> None:
-    """Evenly over the queues, at the rate."""
-    requests: list[Any] = [
-        {"type": "noop", "queue": queues[number % len(queues)], "payload": PAYLOAD}
-        for number in range(jobs)
-    ]
-    step = max(1, rate // STEPS_A_SECOND)
+async def _submit(stack: BenchStack, parts: Sequence[Sequence[str]], load: Load) -> None:
+    """Evenly over the queues."""
     async with Producer(stack.kafka) as producer:
         began = time.perf_counter()
-        for number, first in enumerate(range(0, jobs, step)):
-            due = began + number * step / rate
+        for number in range(load.bursts):
+            due = began + number * load.seconds
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await producer.submit_many(requests[first : first + step])
+            queues = parts[number % len(parts)]
+            await producer.submit_many(_request(queues[n % len(queues)]) for n in range(load.burst))
 
 
-def _until_done(stack: BenchStack, jobs: int) -> None:
-    deadline = time.monotonic() + DONE_SECONDS
-    with psycopg.connect(stack.postgres, autocommit=True) as connection:
-        while (done := _done(connection)) < jobs:
-            if time.monotonic() > deadline:
-                raise SystemExit(f"after {DONE_SECONDS:.0f} s {done} of {jobs} jobs have succeeded")
-            time.sleep(0.05)
+def _do(stack: BenchStack, parts: Sequence[Sequence[str]], load: Load) -> float:
+    """How many seconds it took until the last job had succeeded."""
+    queues = [queue for part in parts for queue in part]
+    done, began = stack.count("succeeded", *queues), time.perf_counter()
+    asyncio.run(_submit(stack, parts, load))
+    stack.wait_until("succeeded", done + load.jobs, *queues, seconds=DONE_SECONDS)
+    took = time.perf_counter() - began
+    time.sleep(SETTLE_SECONDS)
+    return took
 
 
-def _done(connection: psycopg.Connection[tuple[int]]) -> int:
-    row = connection.execute("select coalesce(sum(succeeded), 0)::bigint from ledger.queues")
-    return (row.fetchone() or (0,))[0]
+def _request(queue: str) -> dict[str, Any]:
+    return {"type": "noop", "queue": queue, "payload": PAYLOAD}
+
+
+def _cut(queues: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [queues[first : first + size] for first in range(0, len(queues), size)]
+
+
+def _said(measure: str, cost: Cost) -> Cost:
+    _print(
+        {
+            "measure": measure,
+            "workers": cost.load.workers,
+            "jobs": cost.load.jobs,
+            "jobs_per_second": cost.jobs_per_second,
+            "worker_us_per_job": cost.worker_us_per_job,
+            "worker_paces_per_job": round(cost.paces, 2),
+            "pace_us": cost.pace_us,
+            "idle_us_per_second": cost.idle_us_per_second,
+            "shares": cost.shares,
+            "load": cost.load_average,
+        }
+    )
+    return cost
+
+
+def _print(line: dict[str, Any]) -> None:
+    print(msgspec.json.encode(line).decode(), flush=True)
 
 
 def main() -> None:
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 12_000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    rate = int(sys.argv[3]) if len(sys.argv) > 3 else JOBS_A_SECOND
-    lines: list[dict[str, Any]] = []
-    done = 0
-    with bench_stack(partitions=PARTITIONS) as stack:
-        for number in range(rounds):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rate", type=int, default=400, help="equal: jobs a second a worker")
+    parser.add_argument("--jobs", type=int, default=12_000, help="shared: at once")
+    asked = parser.parse_args()
+    equal: list[Cost] = []
+    shared: list[Cost] = []
+    with one_core(), Pace() as pace:
+        for number in range(asked.rounds):
             # In either direction: a machine may become slower, or faster, over the rounds.
-            for workers in WORKERS[:: -1 if number % 2 else 1]:
-                lines.append(measure(stack, workers, jobs, rate, done))
-                done += PARTITIONS + jobs
-                print(msgspec.json.encode(lines[-1]).decode(), flush=True)
-    print(msgspec.json.encode(verdict(lines)).decode())
+            order = WORKERS[:: -1 if number % 2 else 1]
+            for workers in order:
+                # Anew, so that none takes over the history of those before.
+                with bench_stack(partitions=PARTITIONS * workers) as stack:
+                    load = equal_load(workers, asked.rate)
+                    equal.append(_said("scale_equal", kept(measure(stack, pace, load))))
+                    if workers == WORKERS[-1]:
+                        shared += [
+                            _said("scale_shared", measure(stack, pace, shared_load(n, asked.jobs)))
+                            for n in order
+                        ]
+    _print(verdict(equal, shared))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,18 +128,16 @@ class BenchStack:
     def wait_until(self, status: str, many: int, *queues: str, seconds: float) -> None:
         """By the read model: what a dashboard would show. Over one connection: a new one for each
         look costs Postgres more than the jobs do."""
-        # As it keeps it: to count rows would cost more than to write them.
-        count = sql.SQL("select coalesce(sum({}), 0) from ledger.queues where name = any(%s)")
         deadline = time.monotonic() + seconds
         with psycopg.connect(self.postgres, autocommit=True) as connection:
-            while True:
-                asked = connection.execute(count.format(sql.Identifier(status)), (list(queues),))
-                [(done,)] = asked.fetchall()
-                if done >= many:
-                    return
+            while (done := _count(connection, status, queues)) < many:
                 if time.monotonic() > deadline:
                     self._give_up(f"after {seconds:.0f} s {done} of {many} jobs are {status}")
                 time.sleep(POLL_SECONDS)
+
+    def count(self, status: str, *queues: str) -> int:
+        with psycopg.connect(self.postgres, autocommit=True) as connection:
+            return _count(connection, status, queues)
 
     def end(self, runtime: subprocess.Popen[bytes]) -> str:
         """What it printed."""
@@ -211,6 +209,13 @@ def bench_postgres() -> Iterator[tuple[str, int]]:
         migrate(server.dsn)
         assert server.pid is not None
         yield server.dsn, server.pid
+
+
+def _count(connection: psycopg.Connection, status: str, queues: Sequence[str]) -> int:
+    """As the read model keeps it: to count rows would cost more than to write them."""
+    count = sql.SQL("select coalesce(sum({}), 0)::bigint from ledger.queues where name = any(%s)")
+    [(many,)] = connection.execute(count.format(sql.Identifier(status)), (list(queues),)).fetchall()
+    return int(many)
 
 
 def _stop(stack: BenchStack) -> None:
