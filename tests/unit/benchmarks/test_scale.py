@@ -94,6 +94,12 @@ def test_what_a_further_worker_takes_of_a_shared_load_is_no_gate() -> None:
     assert found["passed"]
 
 
+def test_a_load_that_is_done_early_has_reached_its_rate_and_no_more() -> None:
+    load = Load(workers=1, parts=1, burst=400, bursts=10, seconds=1.0)
+    assert (load.reached(9.2), load.reached(10.0), load.reached(12.5)) == (400, 400, 320)
+    assert shared_load(1, 12_000).reached(4.0) == 3_000
+
+
 def test_a_rate_that_was_not_kept_is_refused_with_what_was_reached() -> None:
     load = equal_load(3, RATE)
     almost = cost(load, 100, jobs_per_second=1_141)
