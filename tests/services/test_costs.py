@@ -14,7 +14,7 @@ from ledger.domain.events import LeaseGranted
 from ledger.domain.ids import Session
 from projections.batches import Batch
 from projections.projector import Projector
-from projections.schema import connect, migrate
+from projections.schema import connect
 from tests.unit.projections.histories import QUEUES, Script
 
 pytestmark = pytest.mark.services
@@ -44,12 +44,6 @@ class Asked:
             return ask(*args, **kwargs)
 
         return counted
-
-
-@pytest.fixture
-def views(dsn: str) -> str:
-    migrate(dsn)
-    return dsn
 
 
 @pytest.fixture

@@ -50,7 +50,6 @@ from projections import writing as writing_module
 from projections.answers import JobFilter, position_text
 from projections.batches import Batch
 from projections.checkpoints import CheckpointLost, Checkpoints, Move, Superseded
-from projections.compare import compare
 from projections.packing import StoredByAnotherVersion
 from projections.projector import Projector
 from projections.reads import BadCursor, ReadsUnavailable, open_reads
@@ -64,6 +63,7 @@ from projections.schema import (
 from projections.sql import statement
 from projections.storable import MARK
 from projections.writing import NEWEST_MAX
+from tests.support.views import differences
 from tests.unit.projections.histories import (
     QUEUES,
     Script,
@@ -74,13 +74,6 @@ from tests.unit.projections.histories import (
 
 pytestmark = pytest.mark.services
 TOPIC = "ledger.events.v1"
-
-
-@pytest.fixture
-def views(dsn: str) -> str:
-    """The address of a database with empty read models."""
-    migrate(dsn)
-    return dsn
 
 
 @pytest.fixture
@@ -95,11 +88,6 @@ def project(dsn: str, script: Script, *, fed: bool = True, cuts: tuple[int, ...]
         projector.cursor(script.number)
         for batch in script.batches(cuts, fed=fed):
             projector.apply(batch)
-
-
-def differences(dsn: str, left: str, right: str) -> list[str]:
-    with connect(dsn, schema=left) as one, connect(dsn, schema=right) as other:
-        return [str(difference) for difference in compare(one, other)]
 
 
 def count(dsn: str, table: str) -> int:

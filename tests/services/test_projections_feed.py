@@ -16,12 +16,12 @@ from ledger.log.errors import LogBroken, LogUnavailable
 from projections import feed as feed_module
 from projections.batches import Batch, advanced, end_of
 from projections.checkpoints import CheckpointLost
-from projections.compare import compare
 from projections.feed import ProjectorFeed
 from projections.projector import Projector
 from projections.reads import open_reads
 from projections.rebuild import Rebuild, status, verify
 from projections.schema import connect, migrate
+from tests.support.views import differences
 from tests.unit.projections.histories import Script, plain_job, random_history
 
 pytestmark = pytest.mark.services
@@ -71,12 +71,6 @@ class MemoryLog:
                 await self.grown.wait()
 
 
-@pytest.fixture
-def views(dsn: str) -> str:
-    migrate(dsn)
-    return dsn
-
-
 @asynccontextmanager
 async def running(
     views: str, log: MemoryLog, *, buffered_events_max: int = 50_000
@@ -123,8 +117,7 @@ def equal_to_a_fold(views: str, *scripts: Script) -> bool:
             projector.cursor(script.number)
             for batch in script.batches(fed=False):
                 projector.apply(batch)
-    with connect(views) as one, connect(views, schema="folded") as other:
-        assert compare(one, other) == []
+    assert differences(views, "ledger", "folded") == []
     return True
 
 
