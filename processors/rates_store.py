@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -69,13 +68,14 @@ class Counted(Struct, frozen=True, gc=False):
 
 def count_of(items: Sequence[Effective]) -> Counted:
     """Total: an entry that raises is counted as quarantined, and none of its events otherwise."""
-    counts: Counter[Key] = Counter()
+    counts: dict[Key, int] = {}
     quarantined = 0
     for item in items:
         if isinstance(item, TakenOver):
             continue
         try:
-            counts.update(_counted_entry(item.entry))
+            for key in _keys_of(item.entry):
+                counts[key] = counts.get(key, 0) + 1
         except Exception as error:
             quarantined += 1
             log.error(
@@ -87,14 +87,15 @@ def count_of(items: Sequence[Effective]) -> Counted:
     return Counted(counts, quarantined)
 
 
-def _counted_entry(entry: Entry) -> Counter[Key]:
+def _keys_of(entry: Entry) -> list[Key]:
+    """One for each event that counts; all of them before any is counted."""
     minute = entry.at // MINUTE_US * 60
-    found: Counter[Key] = Counter()
+    found: list[Key] = []
     for event in entry.events:
         outcome = OUTCOMES.get(type(event))
         if outcome is not None:
             queue = event.job_id.rpartition(".")[0]  # type: ignore[union-attr]
-            found[minute, queue, outcome] += 1
+            found.append((minute, queue, outcome))
     return found
 
 

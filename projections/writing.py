@@ -183,9 +183,9 @@ def _write_jobs(connection: Connection, flushes: Sequence[Flush], counts: Counts
             **where,
             "firsts": [last + 1 for last in (0, *lasts[:-1])],
             "lasts": lasts,
-            "born": jobs.born,
-            "opened": jobs.opened_ids,
-            "ended": jobs.ended_ids,
+            "born": _array(map(str, jobs.born)),
+            "opened": _array(jobs.opened_ids),
+            "ended": _array(jobs.ended_ids),
         }
         twice = connection.execute(statement("apply/note_begun"), begun, prepare=True).fetchone()
         if twice != (False,):
@@ -210,6 +210,12 @@ def _write_jobs(connection: Connection, flushes: Sequence[Flush], counts: Counts
         if found != many:
             raise DoesNotFit
     return Written(len(jobs.opened), jobs.ending)
+
+
+def _array(items: Iterable[str]) -> str:
+    """As Postgres reads one: psycopg takes ten times as long for a list, 1.3 us an item."""
+    quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
+    return '{"' + '","'.join(quoted) + '"}' if quoted else "{}"
 
 
 def _copy(connection: Connection, name: str, rows: list[bytes]) -> None:

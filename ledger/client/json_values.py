@@ -31,12 +31,13 @@ def json_bytes(value: object) -> bytes:
 
     orjson writes NaN as null, so only data with a null in it is written again by the strict encoder
     of the standard library, which is ten times as slow. And it takes a fragment as it stands: only
-    data that it would not write the same again is read by the owner's decoder.
+    data that it would not write the same again is read by the owner's decoder. What it returns
+    holds 4 KB for however few bytes, so it is copied: that costs less than the memory.
     """
     if value is None:
         return NULL
     try:
-        data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        data = bytes(memoryview(orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)))
         if b"null" in data:
             _strict.encode(value)
         written = orjson.loads(data)

@@ -109,7 +109,8 @@ def parse_rfc3339(text: str) -> Micros:
 
 def micros_of(moment: datetime) -> Micros:
     """`moment` must be aware of its zone."""
-    return Micros((moment - _EPOCH) // timedelta(microseconds=1))
+    since = moment - _EPOCH  # By its parts: to divide it takes three times as long.
+    return Micros((since.days * 86_400 + since.seconds) * SECOND + since.microseconds)
 
 
 def micros(seconds: float) -> int:

@@ -158,7 +158,7 @@ def request_from(value: bytes) -> RequestJob:
 
 def topic_of(command: Command, topics: Topics) -> str:
     """The intake that a command goes to."""
-    return topics.requests if isinstance(command, RequestJob) else topics.commands
+    return topics.requests if type(command) is RequestJob else topics.commands
 
 
 def routing_key(command: Command) -> QueueName:
@@ -205,6 +205,8 @@ def routing_key(command: Command) -> QueueName:
 
 def partition_for(command: Command, count: int) -> int:
     """By the routing key, or the one that the command names."""
+    if type(command) is RequestJob:  # Hot: most are.
+        return partition_of(command.queue, count)
     match command:
         case CancelPart() | DeclareInputLost() | GatewayBeat():
             return command.partition
@@ -251,7 +253,8 @@ def _attributes(record: Record) -> dict[str, str]:
     for name in _REQUIRED:
         if not attributes.get(name):
             raise MalformedJson(f"no CloudEvents header {name}")
-    if _CONTROL.search("".join(attributes.values())):
+    said = "".join(attributes.values())
+    if not said.isprintable() and _CONTROL.search(said):
         raise MalformedJson("a header holds control characters")
     if attributes["ce_specversion"] != "1.0":
         raise MalformedJson("the header ce_specversion is not 1.0")

@@ -493,7 +493,7 @@ def test_a_cut_connection_is_made_anew(views: str, projector: Projector) -> None
 
 
 # --- Poison --------------------------------------------------------------------------------------
-POISON = ("a\x00b", "x" * 5_000, "tab\t\\N\n", "\U0001f600", "é")
+POISON = ("a\x00b", "x" * 5_000, "tab\t\\N\n", "\U0001f600", "é", '{"a", NULL}\\\'$1')
 
 
 @pytest.mark.parametrize("fed", [True, False])
