@@ -10,7 +10,7 @@ from typing import Any, final, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ledger.domain.events import JobRequested, Labels
 from ledger.domain.evolve import begin
@@ -167,7 +167,11 @@ class OpenJobs(MutableMapping[JobId, Job]):
 def job_of(job_id: JobId, held: Job | Packed) -> Job:
     if type(held) is not Packed:
         return held
-    rest = asdict(_decode(held.rest)) if held.rest else {}
+    rest: dict[str, Any] = {}
+    if held.rest:
+        for letter, said in _decode(held.rest).items():
+            name, decode = _BY_LETTER[letter]
+            rest[name] = decode(said)
     asked = replace(
         held.terms,
         job_id=job_id,
@@ -203,7 +207,7 @@ def labels_and_dedupe(held: Packed) -> tuple[Labels, bytes | None]:
     """What others look at of that which is its own."""
     if not held.rest:
         return {}, None
-    rest: Any = _decode(held.rest)
+    rest: Any = _decode_all(held.rest)
     return rest.labels, rest.dedupe_digest
 
 
@@ -234,15 +238,15 @@ _BLANK: dict[str, Any] = {
     "ready_at": Micros(0),
     "order": 0,
 } | {name: default for name, _, default in _OF_REST}
-_Rest = msgspec.defstruct(
-    "Rest",
-    _OF_REST,
-    omit_defaults=True,
-    gc=False,
-    rename={name: "abcdefghijklmnopqrstuvwxyz"[number] for number, name in enumerate(_REST)},
-)
+_LETTERS = dict(zip(_REST, "abcdefghijklmnopqrstuvwxyz", strict=False))
+_Rest = msgspec.defstruct("Rest", _OF_REST, omit_defaults=True, gc=False, rename=_LETTERS)
 _NO_REST = tuple(default for _, _, default in _OF_REST)
 _rest_of = attrgetter(*_REST)
 _key_of = attrgetter(*(name for name in _FIELDS if name not in _BLANK))
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Rest).decode
+_decode_all = msgspec.json.Decoder(_Rest).decode
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_BY_LETTER = {
+    _LETTERS[name]: (name, msgspec.json.Decoder(hint).decode) for name, hint, _ in _OF_REST
+}
+"""By what a field is called in JSON: each by itself, as few are there."""
