@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.load import drained, request, submit
 from benchmarks.offline_log import OfflineLog
+from benchmarks.pace import Pace
 from benchmarks.results import Result, progress, run
 from benchmarks.stack import BenchStack, bench_stack
 from ledger.domain.partition import Bounds
@@ -119,9 +120,10 @@ def ledger() -> AbstractContextManager[BenchStack]:
 
 
 def live(backlog: int) -> Result:
-    """Two ledgers, of which one has the backlog, in turns: ratios are taken within a round."""
+    """Two ledgers, of which one has the backlog, in turns: ratios are taken within a round, each in
+    paces."""
     queues = [f"live{number}" for number in range(LIVE_ROUNDS)]
-    with ledger() as empty, ledger() as filled:
+    with ledger() as empty, ledger() as filled, Pace() as pace:
         for stack in (empty, filled):
             stack.worker()
             drained(stack, ["warm"], LIVE_JOBS)
@@ -130,10 +132,8 @@ def live(backlog: int) -> Result:
         progress(f"{backlog:,} jobs wait in the ledger")
         rounds = []
         for queue in queues:
-            without, behind = (
-                drained(stack, [queue], LIVE_JOBS).without_broker for stack in (empty, filled)
-            )
-            progress(f"{behind:.0f} us behind them, {without:.0f} without")
+            without, behind = (cost_in_paces(stack, queue, pace) for stack in (empty, filled))
+            progress(f"{behind:.1f} paces behind them, {without:.1f} without")
             rounds.append((without, behind))
     return Result(
         "backlog",
@@ -141,10 +141,15 @@ def live(backlog: int) -> Result:
         ours=statistics.median(behind / without for without, behind in rounds),
         ours_as_beside=statistics.median(behind for _, behind in rounds),
         beside=statistics.median(without for without, _ in rounds),
-        beside_is="us, without the broker",
+        beside_is="paces, without the broker",
         detail=f"{backlog:,} jobs",
         is_reduced=backlog < FULL_SIZES[-1],
     )
+
+
+def cost_in_paces(stack: BenchStack, queue: str, pace: Pace) -> float:
+    run, pace_us = pace.during(lambda: drained(stack, [queue], LIVE_JOBS))
+    return run.without_broker / pace_us
 
 
 def measure(full: bool) -> Iterator[Result]:

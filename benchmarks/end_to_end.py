@@ -5,14 +5,17 @@ benchmarks.end_to_end [JOBS] [ROUNDS] [--alone]`. JSON lines."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from benchmarks.load import Drained, drained, median_of, percentile, start_delays
+from benchmarks.pace import Pace
 from benchmarks.results import Result, progress, say
 from benchmarks.stack import BenchStack, bench_stack, one_core
 
@@ -70,20 +73,24 @@ class Peers:
 
 
 class Rounds:
-    """Ours first, then each peer, again and again: ratios are taken within a round."""
+    """Ours first, then each peer, again and again: ratios are taken within a round, and what a peer
+    takes is counted at the machine's pace when it was ours's turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self.ours: list[Drained] = []
         self._pairs: dict[tuple[str, int], list[tuple[Drained, Any]]] = {its: [] for its in PEERS}
 
     def run(self, stack: BenchStack, peers: Peers, jobs: int) -> None:
-        run = drained(stack, [f"drain{len(self.ours)}"], jobs)
+        queue = f"drain{len(self.ours)}"
+        run, pace_us = self._pace.during(lambda: drained(stack, [queue], jobs))
         progress(f"ours: {run.jobs_per_second:.0f} jobs/s, {run.with_broker:.0f} us")
         self.ours.append(run)
         for its, pairs in self._pairs.items():
-            found = peers.drain(*its, jobs)
+            found, its_pace_us = self._pace.during(partial(peers.drain, *its, jobs))
             if found is not None:
-                pairs.append((run, found))
+                cpu_us = found.cpu_us_per_job * pace_us / its_pace_us
+                pairs.append((run, dataclasses.replace(found, cpu_us_per_job=cpu_us)))
                 figures = f"{found.jobs_per_second:.0f} jobs/s, {found.cpu_us_per_job:.0f} us"
                 progress(f"{its[0]}, batch {its[1]}: {figures}")
 
@@ -97,9 +104,10 @@ class Rounds:
 
 def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterator[Result]:
     drained(stack, ["warm"], min(2 * jobs, WARM_JOBS))
-    rounds = Rounds()
-    for _ in range(many):
-        rounds.run(stack, peers, jobs)
+    with Pace() as pace:
+        rounds = Rounds(pace)
+        for _ in range(many):
+            rounds.run(stack, peers, jobs)
     figures = median_of(rounds.ours)
     cpu = statistics.median(run.without_broker for run in rounds.ours)
     with_broker = statistics.median(run.with_broker for run in rounds.ours)

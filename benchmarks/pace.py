@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from multiprocessing import get_context, parent_process
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 ROWS = 20_000
 AT_ONCE = 100
@@ -58,6 +61,12 @@ class Pace:
 
     def mark(self) -> Mark:
         return Mark(*self._done)
+
+    def during(self, ask: Callable[[], T]) -> tuple[T, float]:
+        """What `ask` returns, and the us of CPU that a pace took meanwhile."""
+        first = self.mark()
+        found = ask()
+        return found, us_between(first, self.mark())
 
     def _end(self) -> None:
         self._process.kill()
