@@ -19,7 +19,7 @@ from ledger.client.producer import Producer
 PAYLOAD = {"text": "x" * 189}
 """200 bytes of JSON."""
 CHUNK = 500
-"""Requests a step, as of the peers."""
+"""Requests a step and queue, as of the peers."""
 TICK_SECONDS = 0.01
 WARM_SECONDS = 180
 """For the first job of each queue: its inbox is made, its runtimes join."""
@@ -65,8 +65,8 @@ async def submit(
 ) -> None:
     """In the log on return. Every queue gets its share."""
     async with Producer(stack.kafka) as producer:
-        for first in range(0, many, CHUNK):
-            numbers = range(first, min(first + CHUNK, many))
+        for first in range(0, many, step := CHUNK * len(queues)):
+            numbers = range(first, min(first + step, many))
             await producer.submit_many(make(queues[n % len(queues)], n) for n in numbers)
 
 
