@@ -14,15 +14,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from benchmarks.load import Drained, drained, median_of, percentile, start_delays
+from benchmarks.load import Drained, drained, median_of, percentile, start_delays, warm
 from benchmarks.pace import Pace
 from benchmarks.results import Result, progress, say
 from benchmarks.stack import BenchStack, bench_stack, one_core
 
 JOBS, ROUNDS = 15_000, 3
-WARM_JOBS = 30_000
-"""Before the first round: the broker's machine code is made meanwhile, beside what is measured it
-would take a fifth of the time. Peers on Postgres have no such start."""
 ONE_CORE_SHARE = 2
 """On one core half as many jobs take about as long."""
 SLOW_PEERS_SHARE = 10
@@ -103,7 +100,7 @@ class Rounds:
 
 
 def throughput(stack: BenchStack, peers: Peers, jobs: int, many: int) -> Iterator[Result]:
-    drained(stack, ["warm"], min(2 * jobs, WARM_JOBS))
+    warm(stack, jobs)
     with Pace() as pace:
         rounds = Rounds(pace)
         for _ in range(many):
@@ -188,7 +185,7 @@ def cost(jobs: int, many: int) -> Result:
     """What a job takes where nothing else shares the core that it is on."""
     with one_core(), bench_stack() as stack:
         stack.worker()
-        drained(stack, ["warm"], min(2 * jobs, WARM_JOBS))
+        warm(stack, jobs)
         runs = []
         for number in range(many):
             runs.append(drained(stack, [f"alone{number}"], jobs))

@@ -1,5 +1,5 @@
 """`make bench-peers`: ours and the peers in turns, on the same servers. A JSON line a system and
-round, then a table of medians. Ratios are to ours of the same round."""
+round, then a table of medians. Ratios are to ours of the same round, those of CPU in paces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from functools import partial
 import msgspec
 
 from benchmarks import peers
-from benchmarks.peers import PeerFailed, PeerRun, PeersUnavailable, ours
+from benchmarks.load import drained, percentile, start_delays, warm
+from benchmarks.pace import Pace
+from benchmarks.peers import PeerFailed, PeersUnavailable
 from benchmarks.peers.environment import pinned_versions
 from benchmarks.stack import BenchStack, bench_stack
 
@@ -51,7 +53,7 @@ COLUMNS = (
 )
 RATIOS = (
     ("jobs/s to ours", "jobs_per_second"),
-    ("CPU to ours", "cpu_us_per_job"),
+    ("CPU to ours", "cpu_paces_per_job"),
     ("p99 to ours", "start_p99_ms"),
 )
 
@@ -63,36 +65,44 @@ def main() -> None:
         peers.peers_python()
     except PeersUnavailable as error:
         raise SystemExit(str(error)) from None
-    print(msgspec.json.encode({"peers": pinned_versions()}).decode())
+    print(msgspec.json.encode({"peers": pinned_versions()}).decode(), flush=True)
     rounds: dict[str, list[Figures]] = {OURS: [], **{rival.name: [] for rival in rivals}}
-    with bench_stack() as stack:
+    with bench_stack() as stack, Pace() as pace:
+        stack.worker()
+        warm(stack, asked.jobs)
         for number in range(asked.rounds):
-            _note(rounds, OURS, partial(_of_ours, stack, number, asked.jobs, asked.seconds))
+            own = partial(_of_ours, stack, pace, number, asked.jobs, asked.seconds)
+            _note(rounds, OURS, own)
             for rival in rivals:
                 jobs = max(1, int(asked.jobs * rival.share))
                 seconds = asked.seconds if rival.is_started else 0
-                _note(rounds, rival.name, partial(_of_peer, stack, rival, jobs, seconds))
+                its = partial(_of_peer, stack, pace, rival, jobs, seconds)
+                _note(rounds, rival.name, its)
     print("\n".join(table(rounds)))
 
 
-def _of_ours(stack: BenchStack, number: int, jobs: int, seconds: float) -> Figures:
-    figures = _of_run(ours.drain(stack, f"drain{number}", jobs), jobs)
+def _of_ours(stack: BenchStack, pace: Pace, number: int, jobs: int, seconds: float) -> Figures:
+    run, pace_us = pace.during(lambda: drained(stack, [f"drain{number}"], jobs))
+    figures = _of_run(jobs, run.jobs_per_second, run.with_broker, run.cpu_us, pace_us)
     if seconds:
-        figures |= _of_start(ours.latency(stack, f"start{number}", RATE, seconds))
+        delays = start_delays(stack, f"start{number}", RATE, seconds)
+        figures |= _of_start((percentile(delays, 0.5), percentile(delays, 0.99)))
     return figures
 
 
-def _of_peer(stack: BenchStack, rival: Rival, jobs: int, seconds: float) -> Figures:
-    run = peers.drain(
-        rival.peer,
-        jobs,
-        rival.batch,
-        stack.postgres,
-        stack.postgres_pid,
-        kafka=stack.kafka,
-        kafka_pids=stack.kafka_pids,
+def _of_peer(stack: BenchStack, pace: Pace, rival: Rival, jobs: int, seconds: float) -> Figures:
+    run, pace_us = pace.during(
+        lambda: peers.drain(
+            rival.peer,
+            jobs,
+            rival.batch,
+            stack.postgres,
+            stack.postgres_pid,
+            kafka=stack.kafka,
+            kafka_pids=stack.kafka_pids,
+        )
     )
-    figures = _of_run(run, jobs)
+    figures = _of_run(jobs, run.jobs_per_second, run.cpu_us_per_job, run.parts, pace_us)
     if seconds:
         start = peers.latency(
             rival.peer, RATE, seconds, stack.postgres, batch=rival.batch, kafka=stack.kafka
@@ -101,12 +111,15 @@ def _of_peer(stack: BenchStack, rival: Rival, jobs: int, seconds: float) -> Figu
     return figures
 
 
-def _of_run(run: PeerRun, jobs: int) -> Figures:
+def _of_run(
+    jobs: int, rate: float, cpu_us: float, parts: Mapping[str, float], pace_us: float
+) -> Figures:
     return {
         "jobs": jobs,
-        "jobs_per_second": round(run.jobs_per_second, 1),
-        "cpu_us_per_job": round(run.cpu_us_per_job, 1),
-        **{f"{name}_us": micros for name, micros in run.parts.items()},
+        "jobs_per_second": round(rate, 1),
+        "cpu_us_per_job": round(cpu_us, 1),
+        "cpu_paces_per_job": round(cpu_us / pace_us, 2),
+        **{f"{name}_us": round(micros, 1) for name, micros in parts.items()},
     }
 
 

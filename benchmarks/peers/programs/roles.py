@@ -19,7 +19,7 @@ Payload = dict[str, Any]
 Submit = Callable[[Sequence[Payload]], Awaitable[object]]
 Handled = Callable[[Payload], None]
 
-PAYLOAD: Payload = {"text": "x" * 170}
+PAYLOAD: Payload = {"text": "x" * 189}
 """As large as that of our own measurements."""
 SUBMIT_BATCH = 500
 """Jobs of one step that is durable when it returns, as our own producer's."""

@@ -30,8 +30,8 @@ def test_ratios_are_taken_within_a_round() -> None:
 def test_a_round_that_failed_counts_for_nothing() -> None:
     rows = table(
         {
-            OURS: [{"cpu_us_per_job": 100.0}, {"cpu_us_per_job": 100.0}, {}],
-            "peer": [{"cpu_us_per_job": 300.0}, {}, {"cpu_us_per_job": 900.0}],
+            OURS: [{"cpu_paces_per_job": 100.0}, {"cpu_paces_per_job": 100.0}, {}],
+            "peer": [{"cpu_paces_per_job": 300.0}, {}, {"cpu_paces_per_job": 900.0}],
             "never": [{}, {}, {}],
         }
     )
