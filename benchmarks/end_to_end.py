@@ -9,13 +9,12 @@ import dataclasses
 import importlib
 import statistics
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from benchmarks.load import Drained, drained, median_of, percentile, start_delays, warm
-from benchmarks.pace import Pace
+from benchmarks.pace import Pace, us_between
 from benchmarks.results import Result, progress, say
 from benchmarks.stack import BenchStack, bench_stack, one_core
 
@@ -84,8 +83,10 @@ class Rounds:
         progress(f"ours: {run.jobs_per_second:.0f} jobs/s, {run.with_broker:.0f} us")
         self.ours.append(run)
         for its, pairs in self._pairs.items():
-            found, its_pace_us = self._pace.during(partial(peers.drain, *its, jobs))
+            first = self._pace.mark()
+            found = peers.drain(*its, jobs)
             if found is not None:
+                its_pace_us = us_between(first, self._pace.mark())
                 cpu_us = found.cpu_us_per_job * pace_us / its_pace_us
                 pairs.append((run, dataclasses.replace(found, cpu_us_per_job=cpu_us)))
                 figures = f"{found.jobs_per_second:.0f} jobs/s, {found.cpu_us_per_job:.0f} us"
