@@ -129,6 +129,8 @@ def live(backlog: int) -> Result:
             drained(stack, ["warm"], LIVE_JOBS)
         asyncio.run(submit(filled, queues, backlog, waiting))
         filled.wait_until("pending", backlog, *queues, seconds=1_200)
+        for stack in (empty, filled):
+            stack.tidy_up()
         progress(f"{backlog:,} jobs wait in the ledger")
         rounds = []
         for queue in queues:

@@ -259,6 +259,32 @@ def test_at_rest_less_is_cleared_up(
     assert times_cleared_up(views) == 1
 
 
+def test_among_many_that_are_open_more_have_to_end_before_it_is_cleared_up(
+    views: str, projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever clears up reads the indexes of all."""
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 1)
+    monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_PART", 0.4)
+    monkeypatch.setattr(projector_module, "COUNTED_AFTER", 1)
+    script = Script()
+    jobs = [script.submit() for _ in range(10)]
+    done = 0
+
+    def apply() -> None:
+        nonlocal done
+        *_, batch = script.batches((done,))
+        done = len(script.items)
+        projector.apply(batch)
+        projector.rest()
+
+    apply()
+    for cleared_up, ended in ((0, jobs[:3]), (1, jobs[3:4])):
+        for job_id in ended:
+            script.do(CancelJob(job_id))
+        apply()
+        assert times_cleared_up(views) == cleared_up
+
+
 def test_rest_is_not_disturbed_by_a_postgres_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector_module, "CLEARED_UP_AT_REST_AFTER", 0)
     with Projector("postgresql://u@127.0.0.1:1/none", topic=TOPIC) as projector:
