@@ -112,6 +112,8 @@ def drained(
     took = time.perf_counter() - began
     time.sleep(SETTLE_SECONDS)
     after = replace(stack.cpu(), producer=producer)
+    if (done := stack.count("succeeded", *queues)) != warm + many:
+        raise SystemExit(f"{done} jobs have succeeded, of {warm + many} that were asked")
     for runtime in runtimes:
         stack.end(runtime)
     spent = {

@@ -133,7 +133,7 @@ def _note(rounds: dict[str, list[Figures]], system: str, measured: Callable[[], 
     line: dict[str, object] = {"system": system, "round": len(rounds[system])}
     try:
         figures = measured()
-    except PeerFailed as error:
+    except (PeerFailed, SystemExit) as error:  # A stack of ours gives up by the latter.
         line["failed"] = str(error)
     rounds[system].append(figures)
     line |= figures

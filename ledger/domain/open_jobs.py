@@ -167,18 +167,13 @@ class OpenJobs(MutableMapping[JobId, Job]):
 def job_of(job_id: JobId, held: Job | Packed) -> Job:
     if type(held) is not Packed:
         return held
-    rest: dict[str, Any] = {}
-    if held.rest:
-        for letter, said in _decode(held.rest).items():
-            name, decode = _BY_LETTER[letter]
-            rest[name] = decode(said)
     asked = replace(
         held.terms,
         job_id=job_id,
         payload=Raw(held.payload),
         ready_at=held.ready_at,
         order=held.order,
-        **rest,
+        **_own_of(held),
     )
     return begin(asked, held.created_at)
 
@@ -205,10 +200,18 @@ def alike(rows: Iterable[tuple[JobId, Packed]]) -> list[Alike]:
 
 def labels_and_dedupe(held: Packed) -> tuple[Labels, bytes | None]:
     """What others look at of that which is its own."""
-    if not held.rest:
-        return {}, None
-    rest: Any = _decode_all(held.rest)
-    return rest.labels, rest.dedupe_digest
+    own = _own_of(held)
+    return own.get("labels", {}), own.get("dedupe_digest")
+
+
+def _own_of(held: Packed) -> dict[str, Any]:
+    """Those of `_REST` that it has."""
+    own: dict[str, Any] = {}
+    if held.rest:
+        for letter, said in _decode(held.rest).items():
+            name, decode = _BY_LETTER[letter]
+            own[name] = decode(said)
+    return own
 
 
 _NOTHING = b"null"
@@ -244,7 +247,6 @@ _NO_REST = tuple(default for _, _, default in _OF_REST)
 _rest_of = attrgetter(*_REST)
 _key_of = attrgetter(*(name for name in _FIELDS if name not in _BLANK))
 _encode = msgspec.json.Encoder().encode
-_decode_all = msgspec.json.Decoder(_Rest).decode
 _decode = msgspec.json.Decoder(dict[str, Raw]).decode
 _BY_LETTER = {
     _LETTERS[name]: (name, msgspec.json.Decoder(hint).decode) for name, hint, _ in _OF_REST
